@@ -3,7 +3,8 @@
     python scripts/join_grids.py runs/arena/grid.json other/arena/grid.json --output arena.json --picture arena.svg
 
 Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
-place of an earlier one's. Without --output and --picture the tables are printed alone.
+place of an earlier one's. Without --output and --picture the tables are printed alone. --nospeed leaves out steps a
+second and minutes, as of cells that shared a device.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -33,6 +34,7 @@ def main() -> None:
     options = flags.FlagValues()
     flags.DEFINE_string('output', None, 'A file that ends in .json.', flag_values=options)
     flags.DEFINE_string('picture', None, 'A file that ends in .svg.', flag_values=options)
+    flags.DEFINE_bool('speed', True, 'Print steps a second and minutes.', flag_values=options)
     grids = parse_flags(sys.argv, options=options, words='GRID...')
     for name, ending in (('output', '.json'), ('picture', '.svg')):
         if options[name].value is not None and not options[name].value.endswith(ending):
@@ -43,7 +45,7 @@ def main() -> None:
         write_atomically(Path(options.output), json.dumps({'cells': cells, 'yardsticks': yardsticks}, indent=2) + '\n')
     if options.picture is not None:
         write_atomically(Path(options.picture), picture)
-    print(grid_table(cells, yardsticks))
+    print(grid_table(cells, yardsticks, with_speed=options.speed))
 
 
 def joined(paths: Iterable[Path]) -> tuple[Table, Table]:

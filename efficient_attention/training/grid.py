@@ -46,6 +46,7 @@ from efficient_attention.training.run import build_run
 from efficient_attention.training.seeds import check_seeds, share_programs, spread
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.environment import machine_of
 from efficient_attention.workdir.metrics import best_evaluation, read_metrics
 
 LOG = logging.getLogger(__name__)
@@ -123,7 +124,8 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
         metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
         loss}, 'pilot_steps', 'pilot_seconds' of all; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training,
-        means over seeds; 'temporary_bytes' of a step with rows of full length; 'shared_fields' of the config.
+        means over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' of the
+        config.
     """
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
@@ -151,6 +153,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
         **size_of(filled, folder),
+        'machine': machine_of(folder / f'seed_{seed}' for seed in chosen),
         'shared_fields': shared_fields({**grid.cells[row, column], SIZE: grid.size}, has_own_sizes=grid.has_own_sizes),
     }
     if jax.process_index() == 0:

@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,16 @@ Cells = Mapping[str, Mapping[str, Any]]
 MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
 MIB = 2**20
 GRID = 'grid.json'
-HEAD = (
-    '| mechanism | {metric} | validation | steps/s, share of full | temporary MiB, share of full | parameters | '
-    'minutes | rate |'
-)
+STEPS, MINUTES = 'steps/s, share of full', 'minutes'
+HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', MINUTES, 'rate')
 LEGEND = (
     '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
     'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
-    "Steps a second are the log's median, temporary memory that of a training step with rows of full length. Minutes "
-    'are those of training one seed and, behind a +, of the pilots where they are known; evaluations are left out.'
+    'Temporary memory is what the compiler gives a training step with rows of full length.'
+)
+OF_SPEED = (
+    " Steps a second are the log's median; a cell from another machine than full attention's has no share. Minutes are "
+    'those of training one seed and, behind a +, of the pilots where they are known; evaluations are left out.'
 )
 
 
@@ -48,44 +49,70 @@ def known_yardsticks(workdir: Path) -> dict[str, dict[str, float]]:
         return {}  # there is none yet
 
 
-def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
-    """A Markdown table for each row, the best mechanism first."""
-    parts = [_row_table(row, columns, yardsticks.get(row, {})) for row, columns in cells.items()]
-    return '\n'.join([*parts, LEGEND, ''])
+def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], *, with_speed: bool = True) -> str:
+    """A Markdown table for each row, the best mechanism first, and what trained its cells.
+
+    Args:
+        cells: {row: {column: what `train_cell` returns}}.
+        yardsticks: {row: {name: accuracy}}.
+        with_speed: also steps a second and minutes, which mean little where several cells shared a device.
+    """
+    parts = [_row_table(row, columns, yardsticks.get(row, {}), with_speed) for row, columns in cells.items()]
+    return '\n'.join([*parts, LEGEND + OF_SPEED * with_speed, ''])
 
 
-def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> str:
+def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float], with_speed: bool) -> str:
     good = {name: cell for name, cell in columns.items() if 'error' not in cell}
     metric = next((cell['metric'] for cell in good.values()), 'metric')
-    head = HEAD.format(metric=metric)
-    lines = [f'### {row}', '', head, '|' + '---|' * (head.count('|') - 1)]
+    lines = [[name.format(metric=metric) for name in HEAD], ['---'] * len(HEAD)]
     for name in reversed(_from_worst(good, metric)):
         lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
-    lines += [
-        f'| {name} | failed: {cell["error"].replace("|", "/")} | | | | | | |'
-        for name, cell in columns.items()
-        if 'error' in cell
-    ]
-    for name, value in yardsticks.items():
-        lines.append(f'| *yardstick: {name}* | {100 * value:.1f} | | | | | | |')
-    return '\n'.join([*lines, ''])
+    empty = [''] * (len(HEAD) - 2)
+    bad = {name: cell['error'].replace('|', '/') for name, cell in columns.items() if 'error' in cell}
+    lines += [[name, f'failed: {error}', *empty] for name, error in bad.items()]
+    lines += [[f'*yardstick: {name}*', f'{100 * value:.1f}', *empty] for name, value in yardsticks.items()]
+    shown = [place for place, name in enumerate(HEAD) if with_speed or name not in (STEPS, MINUTES)]
+    table = [_table_line([line[place] for place in shown]) for line in lines]
+    return '\n'.join([f'### {row}', '', *table, '', *_notes(good, with_speed)])
+
+
+def _table_line(texts: Sequence[str]) -> str:
+    if set(texts) == {'---'}:
+        return '|' + '---|' * len(texts)
+    return '|' + '|'.join(f' {text} ' if text else ' ' for text in texts) + '|'
+
+
+def _notes(good: Mapping[str, Any], with_speed: bool) -> list[str]:
+    """What trained the cells of a row, where it is known, and how long all of them took."""
+    machines: dict[str, list[str]] = {}
+    for name, cell in good.items():
+        machines.setdefault(cell.get('machine', 'an unknown machine'), []).append(name)
+    *fewer, most = sorted(machines, key=lambda machine: len(machines[machine])) or ['']
+    named = [f'{", ".join(machines[machine])}: {machine}' for machine in fewer]
+    named.append(f'the others: {most}' if fewer else most)
+    notes = [f'Trained on {"; ".join(named)}.'] if any(cell.get('machine') for cell in good.values()) else []
+    if with_speed and good:
+        hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
+        notes.append(f'All cells: {hours / 3600:.1f} hours.')
+    return [' '.join(notes), ''] if notes else []
 
 
 def _cell_line(
     name: str, cell: Mapping[str, Any], full: Mapping[str, Any] | None, metric: str, yardsticks: Mapping[str, float]
-) -> str:
+) -> list[str]:
     mean, deviation = cell['mean'][metric], cell['deviation'][metric]
     shown = _score(cell, mean) + (f' ± {_score(cell, deviation)}' if len(cell['seeds']) > 1 else '')
     shown += ' <' if _is_share(cell) and mean < max(yardsticks.values(), default=-math.inf) else ''
     dev = sum(one['dev'][metric] for one in cell['seeds'].values()) / len(cell['seeds'])
     is_larger = full is not None and cell['parameters'] > MORE_PARAMETERS * full['parameters']
-    speed = f'{cell["steps_per_second"]:.2f}{_share(cell, full, "steps_per_second")}'
+    peer = full if full and full.get('machine') == cell.get('machine') else None
+    speed = f'{cell["steps_per_second"]:.2f}{_share(cell, peer, "steps_per_second")}'
     memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
     has_other_rates = full is not None and not _same_pilots(cell, full)
     pilots = f' + {cell["pilot_seconds"] / 60:.0f}' if cell.get('pilot_seconds') else ''
-    last = f'{cell["seconds"] / 60:.0f}{pilots} | {cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
-    return f'| {name} | {shown} | {_score(cell, dev)} | {speed} | {memory} | {parameters} | {last} |'
+    minutes, rate = f'{cell["seconds"] / 60:.0f}{pilots}', f'{cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
+    return [name, shown, _score(cell, dev), speed, memory, parameters, minutes, rate]
 
 
 def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def read_environment(workdir: Path) -> dict[str, Any]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Devices (count and kind), processes, cores, system and versions, as a JSON object."""
+    """Devices (count and kind), processes, cores, processor, system and versions, as a JSON object."""
     devices = jax.devices()
     versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
     return {
@@ -45,10 +46,27 @@ def describe_environment() -> dict[str, Any]:
         'backend': jax.default_backend(),
         'processes': jax.process_count(),
         'cpu_cores': os.cpu_count(),
+        'processor': processor(),
         'system': f'{platform.system()} {platform.machine()}',
         'python': platform.python_version(),
         **versions,
     }
+
+
+def processor(cpuinfo: Path = Path('/proc/cpuinfo')) -> str:
+    """The model name of the CPU where Linux tells it, else what Python knows of it."""
+    lines = cpuinfo.read_text(encoding='utf-8').splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
+    return next(iter(names), '') or platform.processor() or platform.machine()
+
+
+def machine_of(workdirs: Iterable[Path]) -> str:
+    """What runs were trained on last, '<device>, jax <version>', of CPUs their processor; '' where none is noted."""
+    found = [environment for workdir in workdirs if (environment := read_environment(workdir))]
+    names = [
+        f'{one.get("processor") if one["backend"] == "cpu" else one["devices"]}, jax {one.get("jax")}' for one in found
+    ]
+    return '; '.join(dict.fromkeys(names))
 
 
 def _version(package: str) -> str | None:

@@ -1,6 +1,7 @@
 """Grids of several folders as one table."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -100,12 +101,14 @@ def test_cells_of_other_rows_or_sizes_are_not_joined(tmp_path: Path):
         joined([older, first, last])
 
 
-def test_the_page_shows_the_tables_of_its_file():
-    cells, yardsticks = joined([ROOT / 'docs/arena.json'])
+@pytest.mark.parametrize('name, with_speed', [('arena', True), ('arena_h100', False)])
+def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
+    cells, yardsticks = joined([ROOT / f'docs/{name}.json'])
     page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
-    lines = [line for line in grid_table(cells, yardsticks).splitlines() if line and not line.startswith('#')]
-    assert lines and [line for line in lines if line not in page] == []
-    assert (ROOT / 'docs/images/arena.svg').read_text(encoding='utf-8') == grid_picture(cells, yardsticks)
+    shown = page.partition(f'<!-- tables of {name}.json: begin -->')[2].partition('<!-- end -->')[0]
+    table = grid_table(cells, yardsticks, with_speed=with_speed)
+    assert shown.strip() == re.sub('^### (.*)$', r'`\1`:', table, flags=re.MULTILINE).strip()
+    assert (ROOT / f'docs/images/{name}.svg').read_text(encoding='utf-8') == grid_picture(cells, yardsticks)
 
 
 def test_the_page_shows_the_yardsticks_of_its_file():

@@ -47,6 +47,26 @@ def test_the_minutes_of_pilots_stand_beside_those_of_training():
     assert '| full | 40.0 | 41.0 | 2.00, 1.00 | 4, 1.00 | 100 | 2 + 1 | 0.001 |' in table
 
 
+def test_speed_is_compared_on_one_machine_alone_and_machines_are_named():
+    columns = {
+        'full': cell({'0': 0.4}) | {'machine': 'EPYC, jax 1', 'pilot_seconds': 60.0},
+        'linear': cell({'0': 0.3, '1': 0.3}, speed=5.0) | {'machine': 'EPYC, jax 1'},
+        'lsh': cell({'0': 0.2}, speed=3.0) | {'machine': 'Xeon, jax 1'},
+    }
+    table = grid_table({'listops': columns}, {})
+    assert '| linear | 30.0 ± 2.0 | 31.0 | 5.00, 2.50 |' in table and '| lsh | 20.0 | 21.0 | 3.00 | 4, 1.00 |' in table
+    assert '\nTrained on lsh: Xeon, jax 1; the others: EPYC, jax 1. All cells: 0.2 hours.\n' in table
+    assert '\nTrained on EPYC, jax 1. All' in grid_table({'listops': {'full': columns['full']}}, {})
+
+
+def test_a_table_without_speed():
+    table = grid_table(CELLS, YARDSTICKS, with_speed=False)
+    assert '| mechanism | accuracy | validation | temporary MiB, share of full | parameters | rate |\n' in table
+    assert '|---|---|---|---|---|---|\n| full | 40.0 | 41.0 | 4, 1.00 | 100 | 0.001 |\n' in table
+    assert '| lsh | failed: no room | | | | |\n| *yardstick: majority* | 17.1 | | | | |\n' in table
+    assert not any(word in table for word in ('minutes', 'Steps a second', 'hours'))
+
+
 def test_a_row_without_full_attention_has_no_shares():
     table = grid_table({'listops': {'linear': CELLS['listops']['linear']}}, {})
     assert '| linear | 31.0 ± 2.0 | 32.0 | 5.00 | 4 | 120 | 2 | 0.001 |' in table
