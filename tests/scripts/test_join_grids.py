@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.arena import mechanisms
 from efficient_attention.errors import InputError
 from efficient_attention.training.grid_report import grid_picture, grid_table
 from scripts.join_grids import joined, main
@@ -109,6 +110,13 @@ def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_spee
     table = grid_table(cells, yardsticks, with_speed=with_speed)
     assert shown.strip() == re.sub('^### (.*)$', r'`\1`:', table, flags=re.MULTILINE).strip()
     assert (ROOT / f'docs/images/{name}.svg').read_text(encoding='utf-8') == grid_picture(cells, yardsticks)
+
+
+def test_the_page_says_what_its_columns_are():
+    lines = (ROOT / 'docs/arena.md').read_text(encoding='utf-8').splitlines()
+    for column, fields in mechanisms(1_000).items():
+        text = str(fields['attention']).replace('|', '\\|')
+        assert [line for line in lines if line.startswith(f'| `{column}` | `{text}` |')], column
 
 
 def test_the_page_shows_the_yardsticks_of_its_file():
