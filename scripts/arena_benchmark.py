@@ -1,7 +1,8 @@
 """The `arena` part of `scripts/benchmark.py`: Long Range Arena's table of speed, each mechanism against full attention.
 
-`train`: training steps a second, temporary and resident memory of the classifier of bytes of configs/arena.py, at 1K to
-4K bytes (table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own, and sides take turns.
+`train`: training steps a second of the classifier of bytes of configs/arena.py and what the compiler gives one for
+temporary arrays, at 1K to 4K bytes (table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own,
+and sides take turns. Resident memory is no part of it: the pages that an allocator keeps vary more than the sides do.
 `rows`: rows a second of processor time that one core generates, of each generator.
 """
 
@@ -112,7 +113,7 @@ def measure_training(options: flags.FlagValues, commands: dict[str, list[str]], 
     head = (
         f'{"length":>6} {"side":>22} {"steps/s (min to max)":>26} {"of full":>8} {"temporary MiB":>14} {"of full":>8}'
     )
-    print(f'{head} {"resident MiB":>13} {"parameters":>11}')
+    print(f'{head} {"parameters":>11}')
     for length in options.lengths:
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for number in range(options.rounds):
@@ -138,7 +139,6 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]
             'speed': middle / full,
             'temporary_bytes': temporary,
             'memory': temporary / runs[FULL][0]['temporary_bytes'],
-            'peak_bytes': found[0]['peak_bytes'],
             'parameters': found[0]['parameters'],
         }
     return report
@@ -149,6 +149,5 @@ def line_of(length: int, side: str, found: dict[str, Any]) -> str:
     low, high = found['range']
     spread = f'{found["steps_per_second"]:.2f} ({low:.2f} to {high:.2f})'
     temporary = f'{found["temporary_bytes"] / MEBIBYTE:14,.0f} {found["memory"]:8.2f}'
-    resident = '' if found['peak_bytes'] is None else f'{found["peak_bytes"] / MEBIBYTE:,.0f}'
     parameters = f'{found["parameters"]:,}'
-    return f'{length:>6} {side:>22} {spread:>26} {found["speed"]:8.2f} {temporary} {resident:>13} {parameters:>11}'
+    return f'{length:>6} {side:>22} {spread:>26} {found["speed"]:8.2f} {temporary} {parameters:>11}'
