@@ -50,6 +50,11 @@ class Mechanism:
         return False
 
     @property
+    def draws_for_all_heads(self) -> bool:
+        """Whether heads share one draw that depends on their number, so that a head less changes what others read."""
+        return False
+
+    @property
     def compares_positions(self) -> bool:
         """Whether the mechanism needs to know how query and key positions relate."""
         return True

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns.pattern import Pattern
 from efficient_attention.config.fields import EXPORTED, read_by
@@ -60,4 +59,4 @@ def differs_by_head(mechanism: Mechanism, heads: int) -> bool:
     """Whether heads have patterns of their own, or draw at random for all of them together."""
     pattern = getattr(mechanism, 'pattern', None)
     forms = {pattern.for_head(head, heads) for head in range(heads)} if isinstance(pattern, Pattern) else set()
-    return len(forms) > 1 or isinstance(mechanism, LSH)
+    return len(forms) > 1 or mechanism.draws_for_all_heads

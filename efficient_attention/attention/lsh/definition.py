@@ -88,6 +88,11 @@ class LSH(Mechanism):
         return True
 
     @property
+    def draws_for_all_heads(self) -> bool:
+        """True: the rotations of all heads are drawn together."""
+        return True
+
+    @property
     def needs_rng(self) -> bool:
         """True: the rotations that hash are drawn at random."""
         return True
