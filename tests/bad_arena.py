@@ -95,7 +95,7 @@ BAD_ARENA = {
     'grid of another config': BadInput(
         'scripts/train_grid.py --config=configs/arena.py --rows=recall --columns=full --workdir={here} '
         '--config.train.steps=7',
-        '{here}/recall/full was made with train.steps = 1000, now it is 7; name a new --workdir, or give the old value',
+        '{here}/recall/full was made with train.steps = 2000, now it is 7; name a new --workdir, or give the old value',
         {'recall': make_cell},
     ),
     'grid of one cell': BadInput(
