@@ -107,6 +107,25 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
 
 def get_config(cell: str = 'listops_short,full') -> ConfigDict:
     """One cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
+    task, mechanism, size, stage = words_of(cell)
+    config = default_config() if stage else fine_tuning_config()
+    text, _, length = TASKS[task]
+    config.data.tokenizer = f'fixed:{KINDS[kind_of(text)][0]}'
+    config.data.length = PAPER_BYTES if (task, size) == ('text', 'paper') else length  # words of a text
+    fields = {'max_length': config.data.length, 'token_types': 0, 'norm': 'pre', 'norm_epsilon': 1e-6}
+    fields |= {'embedding_norm': False, 'kernel_init': 'fan_in', 'attention_dropout_rate': 0.0}
+    set_fields(config.model, fields)
+    config.optimizer.bias_correction = True
+    config.train.log_every_steps = 50
+    set_rows = set_masked_rows if stage else set_labelled_rows
+    set_rows(config, task)
+    set_size(config, task, size, mechanism)
+    set_fields(config.model, mechanisms(config.data.length)[mechanism])
+    return config
+
+
+def words_of(cell: str) -> tuple[str, str, str, str]:
+    """Task, mechanism, size and stage of an argument; raises ValueError that lists the known."""
     task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
     sizes = ('small', *(name for name, tasks in ARENA_SIZES.items() if task in tasks))
     is_known = task in TASKS and mechanism in mechanisms(1) and size in sizes and stage in ('', 'masked')
@@ -116,61 +135,59 @@ def get_config(cell: str = 'listops_short,full') -> ConfigDict:
         raise ValueError(f"the config's argument is {cell!r}; known: {known}")
     if stage and size != 'small':
         raise ValueError(f"the config's argument is {cell!r}; masked pretraining is of the size small alone")
-    config = default_config() if stage else fine_tuning_config()
+    return task, mechanism, size, stage
+
+
+def kind_of(text: str) -> str:
+    """The kind of rows of a set's text."""
+    return text.partition(':')[0]
+
+
+def set_masked_rows(config: ConfigDict, task: str) -> None:
+    """A task's rows without their labels, words of which are masked."""
     text, rows, length = TASKS[task]
-    kind = text.partition(':')[0]
-    vocabulary, ids, classes = KINDS[kind]
-    if task == 'text' and size == 'paper':
-        length = PAPER_BYTES
+    train, dev, _ = rows or (0, 0, 0)
+    config.data.source = f'arena:{text.format(train)};{text.format(dev)}'
+    config.data.vocab_size = KINDS[kind_of(text)][1]
+    config.data.mask_rate = MASK_RATES.get(kind_of(text), 0.15)
+    config.data.max_masked = round(config.data.mask_rate * length)
 
-    counts = rows or (0, 0, 0)
-    config.data.tokenizer = f'fixed:{vocabulary}'
-    config.data.length = length  # words of a text
-    fields = {'max_length': length, 'token_types': 0, 'norm': 'pre', 'norm_epsilon': 1e-6}
-    fields |= {'embedding_norm': False, 'kernel_init': 'fan_in', 'attention_dropout_rate': 0.0}
-    set_fields(config.model, fields)
-    config.optimizer.bias_correction = True
-    config.train.log_every_steps = 50
-    if stage:
-        config.data.source = f'arena:{text.format(counts[0])};{text.format(counts[1])}'
-        config.data.vocab_size = ids
-        config.data.mask_rate = MASK_RATES.get(kind, 0.15)
-        config.data.max_masked = round(config.data.mask_rate * length)
-        set_size(config, task, size, mechanism)
-        set_fields(config.model, mechanisms(length)[mechanism])
-        return config
 
-    config.model.vocab_size = ids
+def set_labelled_rows(config: ConfigDict, task: str) -> None:
+    """A task's rows and the head that classifies them."""
+    text, rows, _ = TASKS[task]
+    length = config.data.length
+    _, config.model.vocab_size, config.head.outputs = KINDS[kind_of(text)]
     config.examples.problem = 'classification'
     config.examples.format = 'arena'
-    for split, count in zip(('train', 'dev', 'test'), counts, strict=True):
+    for split, count in zip(('train', 'dev', 'test'), rows or (0, 0, 0), strict=True):
         config.examples[split] = text.format(count)
     config.examples.towers = task in PAIRED
     config.examples.buckets = tuple(sorted({length // 4, length // 2, 3 * length // 4, length}))
     config.head.kind = 'towers' if task in PAIRED else 'sequence'
-    config.head.outputs = classes
     config.head.pooling = 'mean'
     config.head.transform = 'relu'
-
     config.head.dropout_rate = 0.1
-    set_size(config, task, size, mechanism)
-    set_fields(config.model, mechanisms(config.data.length)[mechanism])
     config.checkpoint.best_metric = 'accuracy'
-    return config
 
 
 def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
     """Sets sizes, steps and rates of the small or an original model."""
-    if size == 'small':
-        set_fields(config.model, SMALL)
-        config.optimizer.learning_rate = 1e-3
-        config.optimizer.warmup_steps = 100
-        config.optimizer.schedule = 'linear'
-        config.optimizer.weight_decay = 0.0
-        config.train.batch_size = 32  # rows
-        config.train.steps = SMALL_STEPS.get(task, 1_000)
-        config.eval.every_steps = config.checkpoint.every_steps = 250
+    if size != 'small':
+        set_original_size(config, task, size, mechanism)
         return
+    set_fields(config.model, SMALL)
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 100
+    config.optimizer.schedule = 'linear'
+    config.optimizer.weight_decay = 0.0
+    config.train.batch_size = 32  # rows
+    config.train.steps = SMALL_STEPS.get(task, 1_000)
+    config.eval.every_steps = config.checkpoint.every_steps = 250
+
+
+def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
+    """Sets what the paper or its released settings say, and [CLS] where they have it."""
     cell = task, mechanism.partition('_')[0] if mechanism.startswith('synthesizer') else mechanism
     fields = arena_fields(size, *cell)
     batch, steps, rate, warmup, decay = RECIPES[size][task]
