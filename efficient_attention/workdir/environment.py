@@ -63,9 +63,8 @@ def processor(cpuinfo: Path = Path('/proc/cpuinfo')) -> str:
 def machine_of(workdirs: Iterable[Path]) -> str:
     """What runs were trained on last, '<device>, jax <version>', of CPUs their processor; '' where none is noted."""
     found = [environment for workdir in workdirs if (environment := read_environment(workdir))]
-    names = [
-        f'{one.get("processor") if one["backend"] == "cpu" else one["devices"]}, jax {one.get("jax")}' for one in found
-    ]
+    devices = ['devices' if one.get('backend') != 'cpu' else 'processor' for one in found]
+    names = [f'{one.get(name, "CPU")}, jax {one.get("jax")}' for one, name in zip(found, devices, strict=True)]
     return '; '.join(dict.fromkeys(names))
 
 
