@@ -6,17 +6,16 @@ its part of the table where it lies and writes that part of the gradient, which 
 Axes: n steps of S queries, M keys, K head width.
 """
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.device_kind import device_count
-from efficient_attention.attention.map_again import map_again
+from efficient_attention.attention.map_steps import map_steps
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import Request
@@ -47,45 +46,45 @@ def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float
     steps = -(-queries // STEP)
     table_HLM = request.operand('table')[:, :queries, :keys]
     table_HLM = jnp.pad(table_HLM, ((0, 0), (0, steps * STEP - queries), (0, 0)))
-    of_queries_nbS = of_keys_bM = None
+    fixed = {}
     if request.segments is not None:
-        query_bL, of_keys_bM = map(jnp.asarray, request.segments)
+        query_bL, fixed['of_keys_bM'] = map(jnp.asarray, request.segments)
         padded_bL = jnp.pad(query_bL, ((0, 0), (0, steps * STEP - queries)))
-        of_queries_nbS = jnp.moveaxis(padded_bL.reshape(-1, steps, STEP), 1, 0)
-
-    def of_step(head: dict[str, Array], step: dict[str, Array]) -> tuple[Array, Array]:
-        logits_bSM = step['table'][None]
-        if has_products:
-            logits_bSM += jnp.einsum('BSK,BMK->BSM', step['query'], head['key'])
-        if of_keys_bM is not None:
-            is_same_bSM = step['segments'][:, :, None] == of_keys_bM[:, None, :]
-            logits_bSM = jnp.where(is_same_bSM & (of_keys_bM != 0)[:, None], logits_bSM, MASKED)
-        maximum_bS1 = jax.lax.stop_gradient(logits_bSM.max(axis=-1, keepdims=True))
-        weights_bSM = jnp.exp(logits_bSM - maximum_bS1)
-        total_bS1 = weights_bSM.sum(axis=-1, keepdims=True)
-        has_key_bS1 = maximum_bS1 > MASKED / 2
-        if len(weights_bSM) == 1:
-            out_BSK = jnp.einsum('SM,BMK->BSK', weights_bSM[0], head['value']) / total_bS1
-        else:
-            out_BSK = jnp.einsum('BSM,BMK->BSK', weights_bSM, head['value']) / total_bS1
-        lse_bS1 = jnp.where(has_key_bS1, jnp.log(total_bS1) + maximum_bS1, MASKED)
-        return jnp.where(has_key_bS1, out_BSK, 0.0), lse_bS1[..., 0]
-
-    def of_head(head: dict[str, Array]) -> tuple[Array, Array]:
-        parts: dict[str, Array] = {name: head.pop(name) for name in ('table', 'query') if name in head}
-        if of_queries_nbS is not None:
-            parts['segments'] = of_queries_nbS
-        return map_again(functools.partial(of_step, head), parts)
-
-    table_HnSM = table_HLM.reshape(heads, steps, STEP, keys)
-    arrays = {'table': table_HnSM, 'value': jnp.moveaxis(value_BMHK.astype(jnp.float32), 2, 0)}
+        fixed['of_queries_nbS'] = jnp.moveaxis(padded_bL.reshape(-1, steps, STEP), 1, 0)
+    of_heads = {'value': jnp.moveaxis(value_BMHK.astype(jnp.float32), 2, 0)}
+    of_steps = {'table': table_HLM.reshape(heads, steps, STEP, keys)}
     if has_products:
         query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
         query_BLHK = jnp.pad(query_BLHK, ((0, 0), (0, steps * STEP - queries), (0, 0), (0, 0)))
-        arrays['query'] = jnp.transpose(query_BLHK.reshape(batch, steps, STEP, heads, width), (3, 1, 0, 2, 4))
-        arrays['key'] = jnp.moveaxis(key_BMHK.astype(jnp.float32), 2, 0)
-    out_HnBSK, lse_HnbS = jax.lax.map(of_head, arrays)
+        of_steps['query'] = jnp.transpose(query_BLHK.reshape(batch, steps, STEP, heads, width), (3, 1, 0, 2, 4))
+        of_heads['key'] = jnp.moveaxis(key_BMHK.astype(jnp.float32), 2, 0)
+    out_NBSK, lse_NbS = map_steps(attend_step, fixed, of_heads, of_steps)
+    out_HnBSK = out_NBSK.reshape(heads, steps, *out_NBSK.shape[1:])
+    lse_HnbS = lse_NbS.reshape(heads, steps, *lse_NbS.shape[1:])
     out_BLHK = jnp.transpose(out_HnBSK, (2, 1, 3, 0, 4)).reshape(batch, steps * STEP, heads, -1)
     lse_bHL = jnp.transpose(lse_HnbS, (2, 0, 1, 3)).reshape(-1, heads, steps * STEP)
     lse_BHL = jnp.broadcast_to(lse_bHL, (batch, heads, steps * STEP))
     return out_BLHK[:, :queries].astype(request.query.dtype), lse_BHL[..., :queries]
+
+
+def attend_step(
+    fixed: dict[str, Array], head: dict[str, Array], step: dict[str, Array], number: Int[Array, '']
+) -> tuple[Array, Array]:
+    """Output [B, S, K] and log-sum-exp [b, S] of one head's queries of one step."""
+    logits_bSM = step['table'][None]
+    if 'key' in head:
+        logits_bSM += jnp.einsum('BSK,BMK->BSM', step['query'], head['key'])
+    if fixed:
+        of_keys_b1M = fixed['of_keys_bM'][:, None]
+        is_same_bSM = fixed['of_queries_nbS'][number][:, :, None] == of_keys_b1M
+        logits_bSM = jnp.where(is_same_bSM & (of_keys_b1M != 0), logits_bSM, MASKED)
+    maximum_bS1 = jax.lax.stop_gradient(logits_bSM.max(axis=-1, keepdims=True))
+    weights_bSM = jnp.exp(logits_bSM - maximum_bS1)
+    total_bS1 = weights_bSM.sum(axis=-1, keepdims=True)
+    has_key_bS1 = maximum_bS1 > MASKED / 2
+    if len(weights_bSM) == 1:
+        out_BSK = jnp.einsum('SM,BMK->BSK', weights_bSM[0], head['value']) / total_bS1
+    else:
+        out_BSK = jnp.einsum('BSM,BMK->BSK', weights_bSM, head['value']) / total_bS1
+    lse_bS1 = jnp.where(has_key_bS1, jnp.log(total_bS1) + maximum_bS1, MASKED)
+    return jnp.where(has_key_bS1, out_BSK, 0.0), lse_bS1[..., 0]

@@ -16,7 +16,7 @@ from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention import contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
-from tests.attention.room_checks import check_bfloat16, check_dropout
+from tests.attention.room_checks import check_bfloat16, check_dropout, check_slopes
 from tests.attention.test_attend import LENGTHS
 from tests.tolerances import assert_close
 
@@ -24,7 +24,6 @@ FORMS = ('routing(7, 40)', 'routing(26, 40, causal=True)', 'routing(26, 40, loca
 FORMS += ('routing(3, 40, local_heads=1, window=64, causal=True)',)
 SMALL = ('routing(4, 6)', 'routing(4, 6, causal=True)', 'routing(3, 9, local_heads=1, window=4)')
 SMALL += ('routing(3, 9, local_heads=3, window=4, causal=True)',)
-STEPS = (1e-6, -1e-6)
 
 
 def run(text: str, *arrays: jax.Array, **options: Any) -> jax.Array:
@@ -63,16 +62,13 @@ def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length
     allowed = np.equal.outer(segments, segments) & (segments > 0)
     allowed = np.tril(allowed) if mechanism.causal else allowed
 
-    def defined(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    def defined(exact: list[np.ndarray]) -> np.ndarray:
+        query, key, value = exact
         weights = contract_rows.routing_weights(query, key, taken, allowed, options=mechanism)
         return np.einsum('HLM,MHK->LHK', weights, value)
 
-    assert_close(out[0], defined(*exact))
-    moves = [np.random.default_rng(n).normal(size=x.shape) for n, x in enumerate(exact)]
-    ends = [defined(*(x + step * d for x, d in zip(exact, moves, strict=True))) for step in STEPS]
-    slope = ((ends[0] - ends[1]) * np.asarray(turn[0], np.float64)).sum() / (STEPS[0] - STEPS[1])
-    found = sum(float((np.asarray(g[0], np.float64) * d).sum()) for g, d in zip(gradients, moves, strict=True))
-    np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-3)
+    assert_close(out[0], defined(exact))
+    check_slopes(defined, exact, np.asarray(turn[0], np.float64), gradients)
 
 
 def test_one_cluster_of_all_tokens_is_full_attention_of_normalised_vectors():

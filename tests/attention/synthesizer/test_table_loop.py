@@ -84,3 +84,20 @@ def test_what_the_loop_serves():
         {'backend': 'blocked'},
     ):
         assert not is_served(request(QUERIES, random, **options))
+
+
+@pytest.mark.parametrize('kind', ['random', 'random+dot'])
+def test_temporary_memory_grows_as_the_length_beside_the_table(kind: str):
+    def temporary(length: int) -> int:
+        mechanism = Synthesizer(kind, length)
+        x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+        table = jax.ShapeDtypeStruct((2, length, length), jnp.float32)
+
+        def loss(q: Array, k: Array, v: Array, table: Array) -> Array:
+            return attend(q, k, v, mechanism, learned={'table': table}).sum()
+
+        program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(x, x, x, table).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    small, large = temporary(1_024), temporary(2_048)
+    assert large <= 2.2 * small and large < 4 * 2_048 * 2_048  # bytes; less than the pairs of one head

@@ -1,0 +1,81 @@
+"""One loop over groups and the steps of each: what is large is read, and its gradient written, where it lies.
+
+A loop over steps inside one over groups would copy a group's arrays into the inner loop and their gradient out of it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Int
+
+Arrays = dict[str, Array]
+# Of arrays that all steps read, those of the step's group, those of the step, and its number in the group.
+Compute = Callable[[Arrays, Arrays, Arrays, Array], Any]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def map_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> Any:
+    """The results of `compute` [groups * steps, ...]; for the gradient each step is computed once more.
+
+    Args:
+        compute: what a step gives; it closes over no array.
+        fixed: read by all; without a gradient.
+        of_groups: [groups, ...] each; the gradient is the sum over a group's steps.
+        of_steps: [groups, steps, ...] each.
+    """
+    groups, steps = count(of_steps)
+
+    def one(numbered: tuple[Int[Array, ''], Arrays]) -> Any:
+        number, parts = numbered
+        return compute(fixed, of_group(of_groups, number // steps), parts, number % steps)
+
+    return jax.lax.map(one, (jnp.arange(groups * steps), in_one_row(of_steps)))
+
+
+def forward(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> tuple[Any, Any]:
+    """The results, and all arrays for the gradient."""
+    return map_steps(compute, fixed, of_groups, of_steps), (fixed, of_groups, of_steps)
+
+
+def backward(compute: Compute, kept: tuple[Arrays, Arrays, Arrays], gradients: Any) -> tuple[None, Arrays, Arrays]:
+    """The gradients of the groups' arrays, summed where they lie, and of the steps' arrays."""
+    fixed, of_groups, of_steps = kept
+    groups, steps = count(of_steps)
+
+    def one(sums: Arrays, numbered: tuple[Int[Array, ''], Arrays, Any]) -> tuple[Arrays, Arrays]:
+        number, parts, of_result = numbered
+        group = number // steps
+
+        def computed(group: Arrays, parts: Arrays) -> Any:
+            return compute(fixed, group, parts, number % steps)
+
+        _, pull = jax.vjp(computed, of_group(of_groups, group), parts)
+        of_this_group, of_parts = pull(of_result)
+        return {name: total.at[group].add(of_this_group[name]) for name, total in sums.items()}, of_parts
+
+    numbered = (jnp.arange(groups * steps), in_one_row(of_steps), gradients)
+    sums, of_parts = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, of_groups), numbered)
+    return None, sums, {name: x.reshape(of_steps[name].shape) for name, x in of_parts.items()}
+
+
+map_steps.defvjp(forward, backward)
+
+
+def count(of_steps: Arrays) -> tuple[int, int]:
+    """Groups and the steps of each."""
+    groups, steps = next(iter(of_steps.values())).shape[:2]
+    return groups, steps
+
+
+def in_one_row(of_steps: Arrays) -> Arrays:
+    """The arrays with the axes of groups and steps as one."""
+    return {name: x.reshape(-1, *x.shape[2:]) for name, x in of_steps.items()}
+
+
+def of_group(of_groups: Arrays, group: Int[Array, '']) -> Arrays:
+    """The arrays of one group."""
+    return {name: x[group] for name, x in of_groups.items()}
