@@ -13,7 +13,7 @@ Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, 
 pixels, chains of three bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall
 (our own), retrieval, whose files nobody may redistribute. Sets of rows: efficient_attention/data/arena/arena_set.py.
 
-A cell of size small takes 3 (recall) to 60 minutes on a core. Full attention then has 33 % of the test rows of
+A cell of size small takes 5 (recall) to 60 minutes on a core. Full attention then has 33 % of the test rows of
 listops_short, 63 of text, 88 of pathfinder and, on an H100, 36 of listops and 28 of image; the paper, in its sizes and
 with 5 to 35 times the steps, 36 of listops, 64 of text and 42 of image.
 """
@@ -102,6 +102,8 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
         'synthesizer_random': {'attention': f"synthesizer('random', {length})"},
         'synthesizer_factorized': {'attention': f"synthesizer('factorized', {length}, 8)"},
         'synthesizer_dot': {'attention': f"synthesizer('random+dot', {length})"},
+        'sparsemax': {'attention': 'sparsemax'},
+        'entmax': {'attention': 'entmax'},
     }
 
 

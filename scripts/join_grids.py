@@ -4,7 +4,7 @@
 
 Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
 place of an earlier one's. Without --output and --picture the tables are printed alone. --nospeed leaves out steps a
-second and minutes, as of cells that shared a device.
+second, as of cells that shared a device.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -34,7 +34,7 @@ def main() -> None:
     options = flags.FlagValues()
     flags.DEFINE_string('output', None, 'A file that ends in .json.', flag_values=options)
     flags.DEFINE_string('picture', None, 'A file that ends in .svg.', flag_values=options)
-    flags.DEFINE_bool('speed', True, 'Print steps a second and minutes.', flag_values=options)
+    flags.DEFINE_bool('speed', True, 'Print steps a second.', flag_values=options)
     grids = parse_flags(sys.argv, options=options, words='GRID...')
     for name, ending in (('output', '.json'), ('picture', '.svg')):
         if options[name].value is not None and not options[name].value.endswith(ending):

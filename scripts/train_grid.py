@@ -9,7 +9,8 @@ is named, error.txt in its folder says where, and the exit code is then 1. `--ra
 rate by short runs; without it a cell keeps what it has chosen. Written: grid.json, grid.md and grid.svg, of all cells
 in the folder, whichever command trained them; so two commands may share a folder and train other columns side by side,
 or other rows later. A cell that has failed stays in them, with its error. `--config.<field>=<value>` changes a field in
-all cells. `--yardsticks` prints alone what linear models and single words of the rows give.
+all cells; in a text {row} and {column} stand for the cell's. `--yardsticks` prints alone what linear models and
+single words of the rows give.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals

@@ -1,7 +1,8 @@
 """What layers tell beside their outputs: by name sums over all rows and tokens, such as losses of their own.
 
 A sum is float32 and adds over devices, micro-batches and layers, as the sums of objectives do. What a layer does not
-tell costs nothing.
+tell costs nothing. Only decoders that go on from a memory ask for it; running means, which must come through reversible
+stacks too, travel as gradients instead, see training/running_means.py.
 """
 
 from jax import Array

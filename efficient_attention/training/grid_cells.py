@@ -28,6 +28,8 @@ def cells_of(
 ) -> Cells:
     """(row, column) -> the values of the config that the file gives for '<row>,<column>[,<size>]', with the overrides.
 
+    In the text of an override `{row}` and `{column}` stand for the cell's, such as in the workdir to start from.
+
     Raises:
         InputError: the file cannot be read or refuses a cell, a name comes twice, or a field is unknown.
     """
@@ -42,11 +44,19 @@ def cells_of(
         for column in columns:
             try:
                 config = module.get_config(','.join([row, column, *([size] if size else [])]))
-                config.update_from_flattened_dict(dict(overrides))
+                config.update_from_flattened_dict(filled(overrides, row, column))
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f'{row},{column}: {error}') from None
             cells[row, column] = config.to_dict()
     return cells
+
+
+def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
+    """The overrides of one cell."""
+    return {
+        name: value.replace('{row}', row).replace('{column}', column) if isinstance(value, str) else value
+        for name, value in overrides.items()
+    }
 
 
 def has_own_sizes(file: str, size: str) -> bool:

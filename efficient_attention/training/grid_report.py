@@ -15,16 +15,17 @@ Cells = Mapping[str, Mapping[str, Any]]
 MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
 MIB = 2**20
 GRID = 'grid.json'
-STEPS, MINUTES = 'steps/s, share of full', 'minutes'
-HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', MINUTES, 'rate')
+STEPS = 'steps/s, share of full'
+HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
 LEGEND = (
     '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
     'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
     'Temporary memory is what the compiler gives a training step with rows of full length.'
 )
-OF_SPEED = (
-    " Steps a second are the log's median; a cell from another machine than full attention's has no share. Minutes are "
-    'those of training one seed and, behind a +, of the pilots where they are known; evaluations are left out.'
+OF_SPEED = " Steps a second are the log's median; a cell from another machine than full attention's has no share."
+OF_MINUTES = (
+    ' Minutes are those of training one seed and, behind a +, of the pilots where they are known; evaluations are left '
+    'out.'
 )
 
 
@@ -55,10 +56,10 @@ def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], *, w
     Args:
         cells: {row: {column: what `train_cell` returns}}.
         yardsticks: {row: {name: accuracy}}.
-        with_speed: also steps a second and minutes, which mean little where several cells shared a device.
+        with_speed: also steps a second, which mean little where several cells shared a device.
     """
     parts = [_row_table(row, columns, yardsticks.get(row, {}), with_speed) for row, columns in cells.items()]
-    return '\n'.join([*parts, LEGEND + OF_SPEED * with_speed, ''])
+    return '\n'.join([*parts, LEGEND + OF_SPEED * with_speed + OF_MINUTES, ''])
 
 
 def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float], with_speed: bool) -> str:
@@ -71,9 +72,9 @@ def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, fl
     bad = {name: cell['error'].replace('|', '/') for name, cell in columns.items() if 'error' in cell}
     lines += [[name, f'failed: {error}', *empty] for name, error in bad.items()]
     lines += [[f'*yardstick: {name}*', f'{100 * value:.1f}', *empty] for name, value in yardsticks.items()]
-    shown = [place for place, name in enumerate(HEAD) if with_speed or name not in (STEPS, MINUTES)]
+    shown = [place for place, name in enumerate(HEAD) if with_speed or name != STEPS]
     table = [_table_line([line[place] for place in shown]) for line in lines]
-    return '\n'.join([f'### {row}', '', *table, '', *_notes(good, with_speed)])
+    return '\n'.join([f'### {row}', '', *table, '', *_notes(good)])
 
 
 def _table_line(texts: Sequence[str]) -> str:
@@ -82,7 +83,7 @@ def _table_line(texts: Sequence[str]) -> str:
     return '|' + '|'.join(f' {text} ' if text else ' ' for text in texts) + '|'
 
 
-def _notes(good: Mapping[str, Any], with_speed: bool) -> list[str]:
+def _notes(good: Mapping[str, Any]) -> list[str]:
     """What trained the cells of a row, where it is known, and how long all of them took."""
     machines: dict[str, list[str]] = {}
     for name, cell in good.items():
@@ -91,7 +92,7 @@ def _notes(good: Mapping[str, Any], with_speed: bool) -> list[str]:
     named = [f'{", ".join(machines[machine])}: {machine}' for machine in fewer]
     named.append(f'the others: {most}' if fewer else most)
     notes = [f'Trained on {"; ".join(named)}.'] if any(cell.get('machine') for cell in good.values()) else []
-    if with_speed and good:
+    if good:
         hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
         notes.append(f'All cells: {hours / 3600:.1f} hours.')
     return [' '.join(notes), ''] if notes else []
@@ -110,9 +111,13 @@ def _cell_line(
     memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
     has_other_rates = full is not None and not _same_pilots(cell, full)
-    pilots = f' + {cell["pilot_seconds"] / 60:.0f}' if cell.get('pilot_seconds') else ''
-    minutes, rate = f'{cell["seconds"] / 60:.0f}{pilots}', f'{cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
+    minutes = ' + '.join(_minutes(seconds) for seconds in (cell['seconds'], cell.get('pilot_seconds')) if seconds)
+    rate = f'{cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
     return [name, shown, _score(cell, dev), speed, memory, parameters, minutes, rate]
+
+
+def _minutes(seconds: float) -> str:
+    return f'{seconds / 60:.{0 if seconds >= 600 else 1}f}'
 
 
 def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:

@@ -20,6 +20,14 @@ def test_cells_are_the_files_configs():
     assert cells_of(FILE, {}, ['image'], ['full'], 'code')['image', 'full']['model']['width'] == 128
 
 
+def test_overrides_may_name_the_cell():
+    overrides = {'train.start_from': 'runs/masked/{row}/{column}', 'train.steps': 7}
+    cells = cells_of(FILE, overrides, ['recall'], ['full', 'linear'])
+    starts = [values['train']['start_from'] for values in cells.values()]
+    assert starts == ['runs/masked/recall/full', 'runs/masked/recall/linear']
+    assert overrides['train.start_from'] == 'runs/masked/{row}/{column}'
+
+
 @pytest.mark.parametrize(
     'file, rows, columns, line',
     [
