@@ -197,7 +197,7 @@ def make_folder(folder: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     for name in ('docs/images', 'checkpoints', 'runs', 'data/enwik8', 'data/glue/SST-2', 'data/wnut17'):
         (folder / name).mkdir(parents=True)
-    for name in ('attention.json', 'arena.json', 'arena_h100.json'):
+    for name in ('attention.json', 'arena.json', 'arena_masked.json', 'arena_h100.json'):
         (folder / 'docs' / name).symlink_to(ROOT / 'docs' / name)
     write_corpus(folder)
     text = (folder / 'corpus.txt').read_text(encoding='utf-8')

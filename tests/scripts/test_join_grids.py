@@ -102,7 +102,7 @@ def test_cells_of_other_rows_or_sizes_are_not_joined(tmp_path: Path):
         joined([older, first, last])
 
 
-@pytest.mark.parametrize('name, with_speed', [('arena', True), ('arena_h100', False)])
+@pytest.mark.parametrize('name, with_speed', [('arena', True), ('arena_masked', True), ('arena_h100', False)])
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
     cells, yardsticks = joined([ROOT / f'docs/{name}.json'])
     page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
