@@ -14,6 +14,14 @@ from efficient_attention.commands.stopping import SIGNALS, Stage, Stopped, StopW
 from efficient_attention.errors import ExitCode, RunStopped
 
 
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, as in a terminal; a shell's job in the background begins with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> StopWatch:
     """The watch of this process as a run sees it; it catches nothing."""
