@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import select
 import socket
 import threading
 from typing import Any
 
 Message = dict[str, Any]
 MOST_BYTES = 1 << 20  # of a message; a stranger's endless line is cut off here
+SLICE_SECONDS = 0.25  # of a wait; the most that a pause of the whole machine counts
 
 
 class Channel:
@@ -31,11 +33,13 @@ class Channel:
         """The next message.
 
         Raises:
-            TimeoutError: nothing came for so many seconds.
+            TimeoutError: nothing came for so many seconds in which this process ran: while the machine stood still (a
+                virtual one that moves, a laptop asleep), the other end may have had no time to speak either.
             OSError: the other end is gone, or what came is no message.
         """
         self.connection.settimeout(seconds)
         while b'\n' not in self._received:
+            self._wait(seconds)
             more = self.connection.recv(65536)
             self._received += more
             if not more or len(self._received) > MOST_BYTES:
@@ -48,6 +52,17 @@ class Channel:
         if not isinstance(message, dict):
             raise ConnectionError('no message')
         return message
+
+    def _wait(self, seconds: float | None) -> None:
+        """Returns when there is something to read; raises TimeoutError after so many seconds."""
+        ready = select.poll()
+        with contextlib.suppress(ValueError):  # closed already, as who reads then will hear
+            ready.register(self.connection, select.POLLIN)
+            left = seconds
+            while left is not None and not ready.poll(1000 * min(left, SLICE_SECONDS)):
+                left -= SLICE_SECONDS
+                if left <= 0:
+                    raise TimeoutError
 
     def take_rest(self) -> bytes:
         """What came after the last message, for someone who reads on without messages."""

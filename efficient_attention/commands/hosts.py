@@ -27,8 +27,9 @@ from efficient_attention.errors import InputError, RunStopped
 flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
 
 PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
-# Seconds without a sign of life after which JAX ends a process with a stack dump. Our own watch is faster (`peers.py`).
-HEARTBEAT_SECONDS = 100
+# Seconds without a sign of life after which JAX ends a process with a stack dump. Our own watch (`peers.py`) is faster,
+# and does not count the time in which the machine stood still, as JAX does: this is longer than such a pause.
+HEARTBEAT_SECONDS = 600
 ADDRESS_BYTES = 256
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
 

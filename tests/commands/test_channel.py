@@ -1,6 +1,11 @@
 """Messages arrive whole and in order, and what is no message is an end of the connection."""
 
+import signal
 import socket
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 
@@ -49,6 +54,47 @@ def test_silence_and_an_end_are_told_apart(ends):
     with pytest.raises(ConnectionError, match='was closed'):
         ends[0].receive(5)
     ends[0].send({'to': 'nobody'})  # no error
+    ends[0].close()
+    with pytest.raises(OSError, match='Bad file descriptor'):
+        ends[0].receive(5)
+
+
+def test_an_end_that_is_closed_by_another_thread_wakes_who_waits(ends):
+    closing = threading.Timer(0.2, ends[0].close)
+    closing.start()
+    began = time.monotonic()
+    with pytest.raises(OSError):
+        ends[0].receive(30)
+    assert time.monotonic() - began < 20
+    closing.join()
+
+
+# Waits two seconds for a message that is sent after 0.6 seconds in which this process has run.
+PAUSED = """
+import socket, threading, time
+from efficient_attention.commands.channel import Channel
+
+near, far = map(Channel, socket.socketpair())
+
+def speak():
+    for _ in range(12):
+        time.sleep(0.05)
+    far.send({'after': 'a pause'})
+
+threading.Thread(target=speak).start()
+print('waiting', flush=True)
+print(near.receive(2.0))
+"""
+
+
+def test_a_pause_of_the_machine_is_no_silence():
+    with subprocess.Popen([sys.executable, '-c', PAUSED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'waiting\n'
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.read() == "{'after': 'a pause'}\n"
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(
