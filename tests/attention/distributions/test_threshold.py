@@ -66,7 +66,7 @@ def test_long_rows_sum_to_one_and_equal_bisection(name: str, scale: float):
 
 
 @pytest.mark.parametrize('name', DISTRIBUTIONS)
-def test_keys_that_are_not_allowed_leave_before_the_sort(name: str):
+def test_keys_that_are_not_allowed_leave_first(name: str):
     """As if they were not there, whatever their logits; a row without keys gives zeros and sends back zeros."""
     z = jnp.asarray(np.random.default_rng(2).normal(size=(1, 1, 3, 6)), jnp.float32)
     z = z.at[0, 0, 0, 4].set(60.0).at[0, 0, 1, 1].set(1e9)
@@ -86,6 +86,31 @@ def test_keys_that_are_not_allowed_leave_before_the_sort(name: str):
     assert np.isfinite(gradient).all()
 
 
-def test_the_threshold_of_equal_entries():
-    tau = threshold(lambda mean, _, k: mean - 1.0 / k, jnp.zeros((1, 4)), jnp.full((1, 1), 3))
-    assert_close(tau, np.full((1, 1), -1.0 / 3.0))
+@pytest.mark.parametrize('power', [1, 2])
+def test_the_threshold_of_equal_entries(power: int):
+    """Found in one step; entries far below, and those that are not there at all, do not move it."""
+    z = jnp.asarray([[0.0, 0.0, 0.0, 0.0, -3.0, -jnp.inf, -1.0]])
+    assert_close(threshold(power, z), np.full((1, 1), -(0.25 ** (1 / power))))
+
+
+@pytest.mark.parametrize('power', [1, 2])
+def test_a_row_is_the_same_beside_rows_that_take_longer(power: int):
+    """To the bit, and rows made so that a step drops few entries are searched to their end."""
+    rows = [
+        np.zeros(300),
+        -(np.linspace(0.0, 1.0, 300) ** 4),
+        -np.linspace(0.0, 1.0, 300),
+        np.log(np.linspace(1, 0.3, 300)),
+    ]
+    rows.append(np.maximum(-(1.5 ** -np.arange(300.0)[::-1]), -1.0))
+    z = jnp.asarray(np.stack([row - row.max() for row in rows]), jnp.float32)
+    together = threshold(power, z)
+    for number in range(len(rows)):
+        np.testing.assert_array_equal(together[number], threshold(power, z[number : number + 1])[0])
+    weights = np.maximum(np.asarray(z, np.float64) - np.asarray(together, np.float64), 0.0) ** power
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ALPHAS)
+def test_a_logit_that_is_no_number_is_not_hidden(name: str):
+    assert np.isnan(weights_of(name, jnp.asarray([[0.0, jnp.nan, 1.0]]))).any()
