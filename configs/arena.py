@@ -67,6 +67,25 @@ RECIPES['paper'] = RECIPES['code'] | {
     'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
     'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
+# The sizes of single mechanisms in the released settings, each as those of a task in `ARENA_SIZES`. BigBird's say
+# `num_head`, a misspelt 4; `lra_local` is what they mean by local.
+OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
+    ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
+    ('image', 'lra_local'): (1, 128, 2, 64, 128, 0.3),
+    ('image', 'longformer'): (4, 128, 4, 64, 128, 0.3),
+    ('image', 'lsh'): (4, 64, 8, 32, 64, 0.3),
+    ('image', 'sinkhorn'): (1, 32, 1, 32, 64, 0.1),
+    ('pathfinder_hard', 'bigbird'): (4, 64, 2, 32, 64, 0.2),
+    ('pathfinder_hard', 'linear'): (1, 128, 2, 64, 128, 0.2),
+    ('pathfinder_hard', 'linformer'): (1, 32, 2, 16, 32, 0.2),
+    ('pathfinder_hard', 'lra_local'): (2, 64, 4, 32, 64, 0.1),
+    ('pathfinder_hard', 'longformer'): (2, 32, 2, 16, 32, 0.1),
+    ('pathfinder_hard', 'favor'): (4, 32, 8, 16, 32, 0.2),
+    ('pathfinder_hard', 'lsh'): (2, 64, 8, 32, 64, 0.2),
+    ('pathfinder_hard', 'sinkhorn'): (2, 32, 4, 16, 64, 0.2),
+    ('pathfinder_hard', 'sparse'): (1, 32, 8, 16, 32, 0.2),
+    ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
+}
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
 OWN_SIZES = ('code',)  # in which a mechanism has sizes of its own
 POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # the other mechanisms' images by [CLS]
@@ -191,7 +210,8 @@ def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
 def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
     """Sets what the paper or its released settings say, and [CLS] where they have it."""
     cell = task, mechanism.partition('_')[0] if mechanism.startswith('synthesizer') else mechanism
-    fields = arena_fields(size, *cell)
+    sizes = ARENA_SIZES[size][task]
+    fields = arena_fields(OF_MECHANISMS.get(cell, sizes) if size in OWN_SIZES else sizes)
     batch, steps, rate, warmup, decay = RECIPES[size][task]
     decay = WEIGHT_DECAYS.get(cell, decay) if size == 'code' else decay
     set_fields(config.model, fields)

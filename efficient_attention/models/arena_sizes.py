@@ -22,33 +22,11 @@ ARENA_SIZES: dict[str, dict[str, tuple[float, ...]]] = {
         'pathx': (4, 128, 8, 128, 128, 0.2),
     },
 }
-# Likewise of single mechanisms in the released settings. BigBird's say `num_head`, a misspelt 4; `lra_local` is what
-# they mean by local.
-OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
-    ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
-    ('image', 'lra_local'): (1, 128, 2, 64, 128, 0.3),
-    ('image', 'longformer'): (4, 128, 4, 64, 128, 0.3),
-    ('image', 'lsh'): (4, 64, 8, 32, 64, 0.3),
-    ('image', 'sinkhorn'): (1, 32, 1, 32, 64, 0.1),
-    ('pathfinder_hard', 'bigbird'): (4, 64, 2, 32, 64, 0.2),
-    ('pathfinder_hard', 'linear'): (1, 128, 2, 64, 128, 0.2),
-    ('pathfinder_hard', 'linformer'): (1, 32, 2, 16, 32, 0.2),
-    ('pathfinder_hard', 'lra_local'): (2, 64, 4, 32, 64, 0.1),
-    ('pathfinder_hard', 'longformer'): (2, 32, 2, 16, 32, 0.1),
-    ('pathfinder_hard', 'favor'): (4, 32, 8, 16, 32, 0.2),
-    ('pathfinder_hard', 'lsh'): (2, 64, 8, 32, 64, 0.2),
-    ('pathfinder_hard', 'sinkhorn'): (2, 32, 4, 16, 64, 0.2),
-    ('pathfinder_hard', 'sparse'): (1, 32, 8, 16, 32, 0.2),
-    ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
-}
 
 
-def arena_fields(size: str, task: str, mechanism: str) -> dict[str, Any]:
-    """The fields of `model` that give it an original size; in `code` of some mechanisms the sizes are their own."""
-    whole = ARENA_SIZES[size][task]
-    if size == 'code':
-        whole = OF_MECHANISMS.get((task, mechanism), whole)
-    layers, width, heads, inner, feed_forward, dropout = whole
+def arena_fields(sizes: tuple[float, ...]) -> dict[str, Any]:
+    """The fields of `model` that give it an original size: layers, width, and so on as in `ARENA_SIZES`."""
+    layers, width, heads, inner, feed_forward, dropout = sizes
     return {
         'layers': int(layers),
         'width': int(width),

@@ -2,25 +2,26 @@
 
 import pytest
 
-from configs.arena import OWN_SIZES, RECIPES, mechanisms
+from configs.arena import OF_MECHANISMS, OWN_SIZES, RECIPES, get_config, mechanisms
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.arena_sizes import ARENA_SIZES, OF_MECHANISMS, arena_fields
+from efficient_attention.models.arena_sizes import ARENA_SIZES, arena_fields
 
 
 @pytest.mark.parametrize(
-    'size, task, mechanism, expected',
+    'cell, expected',
     [
-        ('paper', 'listops', 'full', (6, 512, 8, 64, 2048, 0.1)),
-        ('code', 'listops', 'full', (4, 512, 8, 64, 1024, 0.1)),
-        ('code', 'image', 'full', (1, 128, 8, 8, 128, 0.3)),
-        ('code', 'image', 'lsh', (4, 64, 8, 4, 64, 0.3)),
-        ('paper', 'image', 'lsh', (3, 64, 4, 16, 128, 0.3)),
+        ('listops,full,paper', (6, 512, 8, 64, 2048, 0.1)),
+        ('listops,full,code', (4, 512, 8, 64, 1024, 0.1)),
+        ('image,full,code', (1, 128, 8, 8, 128, 0.3)),
+        ('image,lsh,code', (4, 64, 8, 4, 64, 0.3)),
+        ('image,lsh,paper', (3, 64, 4, 16, 128, 0.3)),
+        ('pathfinder_hard,synthesizer_dot,code', (2, 64, 4, 8, 64, 0.2)),
     ],
 )
-def test_fields(size: str, task: str, mechanism: str, expected: tuple[float, ...]):
-    fields = arena_fields(size, task, mechanism)
+def test_sizes_of_a_cell(cell: str, expected: tuple[float, ...]):
+    model = get_config(cell).model
     names = ('layers', 'width', 'heads', 'head_width', 'feed_forward_width', 'dropout_rate')
-    assert tuple(fields[name] for name in names) == expected and not fields['attention_bias']
+    assert tuple(model[name] for name in names) == expected and not model.attention_bias
 
 
 def test_every_size_is_of_a_model_with_a_recipe():
@@ -28,6 +29,6 @@ def test_every_size_is_of_a_model_with_a_recipe():
         size: set(tasks) for size, tasks in ARENA_SIZES.items()
     }
     assert set(OWN_SIZES) == {'code'}
-    for task, mechanism in OF_MECHANISMS:
-        assert mechanism in {*mechanisms(1), 'synthesizer'}
-        ModelConfig(vocab_size=20, max_length=64, **arena_fields('code', task, mechanism))
+    for (task, mechanism), sizes in OF_MECHANISMS.items():
+        assert task in ARENA_SIZES['code'] and mechanism in {*mechanisms(1), 'synthesizer'}
+        ModelConfig(vocab_size=20, max_length=64, **arena_fields(sizes))
