@@ -108,6 +108,7 @@ MODELS['encoder-decoder'] = dataclasses.replace(
 MODELS['recurrent'] = dataclasses.replace(ENCODER, cell='lstm', bidirectional=True, state_width=13, layers=1)
 # The same with rows that the loss does not cut.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
+MODELS['entmax'] = dataclasses.replace(ENCODER, attention='entmax')
 MODELS['routing'] = dataclasses.replace(ENCODER, attention='routing(3, 5)')
 MODELS['compressive'] = dataclasses.replace(
     DECODER,
@@ -280,6 +281,7 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
         ('recurrent', 'data'),
         ('compressive', 'data x fsdp x tensor'),
         ('routing', 'data x fsdp x tensor'),
+        ('entmax', 'data x fsdp x tensor'),
         pytest.param('transformer_xl', 'data x fsdp x tensor', marks=pytest.mark.slow),
     ],
 )
@@ -304,7 +306,10 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'name',
-    sorted(set(MODELS) - {'scan', 'reformer', 'routing', 'tupe', 'transformer_xl', 'encoder-decoder', 'recurrent'}),
+    sorted(
+        set(MODELS)
+        - {'scan', 'reformer', 'routing', 'entmax', 'tupe', 'transformer_xl', 'encoder-decoder', 'recurrent'}
+    ),
 )
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
     """The others: test_what_cannot_be_split, or above; a chunk of the loss takes whole rows (docs/scaling.md)."""

@@ -9,7 +9,7 @@ one device, nothing is said and programs are what they are without it. The mesh 
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 from jax import Array
@@ -96,6 +96,19 @@ def spread(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
     Without it the compiler may split activations as the parameters are that they meet, and gather them again.
     """
     return lay(x, letters, ACTIVATIONS)
+
+
+def on_own_rows(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L M']) -> Shaped[Array, 'B H L *']:
+    """`function`, which leaves B, H and L as they are, of what each device has of the rows and heads of `x_BHLM`.
+
+    Where the compiler has no rule to split an operation, it gathers that of all devices; a loop that ends when no row
+    needs it any more would ask all of them at each turn.
+    """
+    mesh = device_mesh()
+    if mesh is None:
+        return function(x_BHLM)
+    spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)  # neither L nor M is split
+    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHLM)
 
 
 def gathered(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:

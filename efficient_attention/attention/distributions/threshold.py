@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.device_mesh import on_own_rows
 from efficient_attention.attention.weights import MASKED
 
 Rows = Float[Array, '...']  # entries along the last axis
-# A row takes four to eight steps; as the product of excess and slope falls to a quarter or less with each, a row of a
+# A row takes up to twelve steps; as the product of excess and slope falls to a quarter or less with each, a row of a
 # million entries can take no more than 32.
 MOST_STEPS = 48
 
@@ -24,7 +25,7 @@ def above_threshold(
 ) -> tuple[Float[Array, 'B H L M'], None]:
     """The weights of entmax with alpha = 1 + 1 / power over the allowed keys; there is no log-sum-exp."""
     masked_BHLM = jnp.where(allowed_bhLM, logits_BHLM.astype(jnp.float32), MASKED)
-    return entmax_rows(power, masked_BHLM), None
+    return on_own_rows(functools.partial(entmax_rows, power), masked_BHLM), None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -3,8 +3,9 @@
 There is a masked product inside each chunk and the sums over all keys before it; the maxima that scale the features run
 along with the sums, so what comes later scales nothing but its own chunk. A query whose keys all lie more than a factor
 1e30 below later ones of its chunk, in every feature, would be lost to that scale; where the program meets one, it
-computes all again with the logarithms of each pair inside a chunk, slower and without that limit. With equal segments
-side by side, a chunk's sums before it are those of the one segment that is open at its start.
+computes all again with the logarithms of each pair inside a chunk, slower and without that limit. Queries that find
+nothing because they have no feature with any key, as of relu, are told from these before. With equal segments side by
+side, a chunk's sums before it are those of the one segment that is open at its start.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """
@@ -26,6 +27,7 @@ from efficient_attention.attention.features.chunk_attention import (
     Outputs,
     attend_chunk,
     attend_chunk_exactly,
+    find_readers,
     up_to_query,
 )
 from efficient_attention.attention.features.chunks import Inputs, PositionChunk, cut_inputs, join
@@ -85,11 +87,15 @@ def attend_causal(
     out_BLHK, lse_BLH = (join(x, length) for x in outputs)
     if reads == 'earlier':
 
-        @jax.checkpoint
-        def again() -> Outputs:
-            walk = walk_of(inputs, features, reads, attend_chunk_exactly)
-            out, lse = one_by_one(walk, start, chunks)[1]
+        def once_more(attend: AttendChunk) -> Outputs:
+            out, lse = one_by_one(walk_of(inputs, features, reads, attend), start, chunks)[1]
             return join(out, length), join(lse, length)
+
+        def again() -> Outputs:
+            """All again, unless the queries that found nothing have no feature with any key: with relu, they may."""
+            is_reader_BLH = once_more(find_readers)[1] > MASKED / 2
+            exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
+            return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))
 
         is_lost_BLH = (lse_BLH <= MASKED / 2) & has_key(inputs, sums)[..., None]
         out_BLHK, lse_BLH = jax.lax.cond(is_lost_BLH.any(), again, lambda: (out_BLHK, lse_BLH))

@@ -61,6 +61,20 @@ def attend_chunk_exactly(
     return out_BGhCK, jnp.logaddexp(inside_lse_BGhC, before_lse_BGhC)
 
 
+def find_readers(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
+    """In the place of outputs and log-sum-exp: nothing, and 0 where a query has a feature with a key, else `MASKED`."""
+    query_BGhCR, inside_BGcR, before_BGR = (
+        (jax.lax.stop_gradient(logs) > LOWEST_LOG / 2).astype(jnp.float32)
+        for logs in (query_logs_BGhCR, keys.logs_BGcR, keys.before.stabiliser_BGR)
+    )
+    shared_BGhCc = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, inside_BGcR)
+    shared_BGhC = jnp.where(allowed_bCc[:, None, None], shared_BGhCc, 0.0).max(axis=-1)
+    open_BGhC = jnp.einsum('BGhCR,BGR->BGhC', query_BGhCR, before_BGR)
+    open_BGhC = open_BGhC if is_open_B11C is None else jnp.where(is_open_B11C, open_BGhC, 0.0)
+    lse_BGhC = jnp.where(jnp.maximum(shared_BGhC, open_BGhC) > 0.5, 0.0, MASKED)
+    return jnp.zeros((*lse_BGhC.shape, keys.value_BGcK.shape[-1])), lse_BGhC
+
+
 def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
     """Outputs and log-sum-exp of queries over the allowed keys of their chunk alone, from each pair's logarithm."""
 

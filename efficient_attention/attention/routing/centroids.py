@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.device_mesh import ACTIVATIONS, device_mesh, partition
+from efficient_attention.attention.device_mesh import on_own_rows
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.weights import MASKED
 
@@ -60,15 +60,8 @@ def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
 
 
 def places_of_largest(x_BHCL: Float[Array, 'B H C L'], count: int) -> Int[Array, 'B H C w']:
-    """The places of the largest numbers along L, from the largest on, each device looking at its own rows and heads.
-
-    The compiler would gather those of all devices, as it has no rule to split this operation.
-    """
-    mesh, find = device_mesh(), lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1]
-    if mesh is None:
-        return find(x_BHCL)
-    spec = partition('BHCK', x_BHCL.shape, mesh, ACTIVATIONS)  # neither C nor K is split
-    return jax.shard_map(find, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHCL)
+    """The places of the largest numbers along L, from the largest on."""
+    return on_own_rows(lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1], x_BHCL)
 
 
 def statistics(near: Nearness) -> Float[Array, 'H C X']:

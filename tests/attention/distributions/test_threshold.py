@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.distributions import DISTRIBUTIONS
 from efficient_attention.attention.distributions.threshold import threshold
 from tests.attention import contract
@@ -109,6 +111,22 @@ def test_a_row_is_the_same_beside_rows_that_take_longer(power: int):
         np.testing.assert_array_equal(together[number], threshold(power, z[number : number + 1])[0])
     weights = np.maximum(np.asarray(z, np.float64) - np.asarray(together, np.float64), 0.0) ** power
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ALPHAS)
+def test_devices_do_not_wait_for_each_other_s_rows(name: str):
+    z = jnp.asarray(np.random.default_rng(5).normal(size=(4, 2, 3, 7)), jnp.float32)
+    mesh = jax.make_mesh((4, 2), ('data', 'tensor'))
+    allowed = jnp.ones((1, 1, 1, 1), bool)
+
+    @using_mesh(mesh)
+    def run(z: jax.Array) -> jax.Array:
+        return DISTRIBUTIONS[name](z, allowed)[0]
+
+    split = jax.device_put(z, NamedSharding(mesh, PartitionSpec('data', 'tensor')))
+    compiled = jax.jit(run).lower(split).compile()
+    assert 'while' in compiled.as_text() and 'all-reduce' not in compiled.as_text()
+    np.testing.assert_array_equal(compiled(split), DISTRIBUTIONS[name](z, allowed)[0])
 
 
 @pytest.mark.parametrize('name', ALPHAS)

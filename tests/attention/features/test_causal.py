@@ -8,10 +8,12 @@ import pytest
 
 from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
+from efficient_attention.attention.features import causal
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
-from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
 from efficient_attention.attention.features.key_sums import no_keys
+from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)
@@ -48,3 +50,31 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
         both, both_gradients = results()
     assert_close(both, one)
     assert_close(both_gradients, one_gradients, gradient=True)
+
+
+@pytest.mark.parametrize('rows', [None, [[1, 1, 1, 1, 2, 2]]])
+def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
+    rows: list | None, monkeypatch: pytest.MonkeyPatch
+):
+    """And not one that has no feature with any of its keys: it reads nothing, at no cost."""
+
+    def none(logs: jax.Array, keys: causal.ChunkKeys, *_) -> causal.Outputs:
+        return jnp.full((*logs.shape[:-1], keys.value_BGcK.shape[-1]), jnp.nan), jnp.zeros(logs.shape[:-1])
+
+    monkeypatch.setattr(causal, 'attend_chunk_exactly', none)
+    features = FeatureMap(lambda x, _: x)
+    of_rows = (None, None) if rows is None else (jnp.ones((1, 6), bool), jnp.asarray(rows))
+
+    @jit
+    def run(query_logs: jax.Array, key_logs: jax.Array) -> causal.Outputs:
+        values = jnp.ones((1, 6, 1, 2))
+        inputs = Inputs(query_logs[None, :, None], key_logs[None, :, None], values, *of_rows)
+        return attend_causal(inputs, no_keys(1, 1, 2, 2), features, 3)[0]
+
+    apart = jnp.tile(jnp.asarray([[0.0, LOWEST_LOG]]), (6, 1))
+    key_logs = apart.at[5, 1].set(0.0)
+    out, lse = run(apart[:, ::-1], key_logs)
+    assert not out[0, :5].any() and (lse[0, :5] == MASKED).all()
+    assert_close(out[0, 5], jnp.ones((1, 2)))
+    out, _ = run(apart, key_logs.at[1, 0].set(200.0))  # the query before it
+    assert jnp.isnan(out).all()
