@@ -273,12 +273,15 @@ def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
 
 def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
     """{row: {column: result}} of all cells of a grid's folder that are complete, by whichever process; of one that
-    failed and has no result {'error': line}."""
+    failed and has no result {'error': line}, of one that failed with a further seed its result and
+    'failed_seed': line."""
     found: dict[str, dict[str, Any]] = {}
     folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
     for folder in sorted(folders):
         has_result = (folder / CELL).is_file()
-        result = read_object(folder / CELL) if has_result else {'error': last_error(folder)}
+        result = read_object(folder / CELL) if has_result else {}
+        if (folder / ERROR).is_file():
+            result['failed_seed' if has_result else 'error'] = last_error(folder)
         found.setdefault(folder.parent.name, {})[folder.name] = result
     return found
 

@@ -69,8 +69,9 @@ def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, fl
     for name in reversed(_from_worst(good, metric)):
         lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
     empty = [''] * (len(HEAD) - 2)
-    bad = {name: cell['error'].replace('|', '/') for name, cell in columns.items() if 'error' in cell}
-    lines += [[name, f'failed: {error}', *empty] for name, error in bad.items()]
+    for key, what in (('failed_seed', 'a further seed failed'), ('error', 'failed')):
+        bad = {name: cell[key].replace('|', '/') for name, cell in columns.items() if key in cell}
+        lines += [[name, f'{what}: {error}', *empty] for name, error in bad.items()]
     lines += [[f'*yardstick: {name}*', f'{100 * value:.1f}', *empty] for name, value in yardsticks.items()]
     shown = [place for place, name in enumerate(HEAD) if with_speed or name != STEPS]
     table = [_table_line([line[place] for place in shown]) for line in lines]

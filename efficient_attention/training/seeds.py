@@ -55,9 +55,13 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
 def check_seeds(seeds: Sequence[str]) -> None:
     """Raises InputError unless they are different whole numbers."""
-    if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+    if (
+        not seeds
+        or not all(seed.isdecimal() and seed == str(int(seed)) for seed in seeds)
+        or len({*seeds}) < len(seeds)
+    ):
         raise InputError(
-            f'--seeds is {",".join(seeds)!r}; it must be different whole numbers of at least 0 with commas'
+            f'--seeds is {",".join(seeds)!r}; it must be different whole numbers of at least 0 with commas, as 0,1,10'
         )
 
 

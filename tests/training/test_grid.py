@@ -103,6 +103,25 @@ def test_a_cell_whose_last_step_is_missing_is_read_from_its_workdir(
     assert train_grid(grid) == found
 
 
+def test_a_further_seed_that_fails_stands_beside_the_result(
+    trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    grid, found = trained
+
+    def fails(config: Any, workdir: Path, **_: Any) -> None:
+        del config
+        if workdir.name == 'seed_1':
+            raise MemoryError('no room')
+
+    monkeypatch.setattr(module, 'train', fails)
+    train_grid(dataclasses.replace(grid, seeds=('0', '1')))
+    known = read_cells(grid.workdir)
+    for row, columns in known.items():
+        for column, result in columns.items():
+            assert result == found[row][column] | {'failed_seed': 'MemoryError: no room'}
+            (grid.folder(row, column) / 'error.txt').unlink()
+
+
 def test_a_failed_cell_is_named_and_the_others_go_on(
     trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capfd
 ):

@@ -42,6 +42,11 @@ def test_the_table_marks_what_a_reader_has_to_know():
     assert {line.count('|') for line in lines[2:9]} == {9}
 
 
+def test_a_further_seed_that_failed_is_named_below_the_result():
+    table = grid_table({'listops': {'full': cell({'0': 0.4}) | {'failed_seed': 'OSError: a | b'}}}, {})
+    assert '| full | 40.0 | 41.0 |' in table and '\n| full | a further seed failed: OSError: a / b | | |' in table
+
+
 def test_the_minutes_of_pilots_stand_beside_those_of_training():
     table = grid_table({'listops': {'full': cell({'0': 0.4}) | {'pilot_seconds': 45.0}}}, {})
     assert '| full | 40.0 | 41.0 | 2.00, 1.00 | 4, 1.00 | 100 | 2.0 + 0.8 | 0.001 |' in table

@@ -9,7 +9,8 @@
     cifar10:folder=<with train/<class> and test/<class>>        grey 32 x 32 images; a tenth of train validates
     aan:folder=<with new_aan_pairs.{train,eval,test}.tsv>       pairs of texts, bytes
 
-The split is that of the config's field. A generated row is a function of (seed, split, its number) alone.
+Source and folder stand at the end: they may have colons. The split is that of the config's field. A generated row is a
+function of (seed, split, its number) alone.
 """
 
 import abc
@@ -43,6 +44,7 @@ from efficient_attention.data.tokenizers.fixed import RECALL_KEYS, RECALL_VALUES
 from efficient_attention.errors import InputError
 
 NUMBER = re.compile(r'\d{1,9}')
+LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
 RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
 BINARY = ('0', '1')
 
@@ -296,10 +298,10 @@ def open_set(text: str, field: str) -> ArenaSet:
         InputError: unknown kind or option, or a number out of range; names the field and what is wrong.
     """
     kind, _, rest = text.partition(':')
-    rest, _, source = rest.partition('source=')
-    parts = [part.partition('=') for part in rest.strip(':').split(':') if part]
+    last = LAST.search(rest)
+    parts = [part.partition('=') for part in rest[: last and last.start()].strip(':').split(':') if part]
     values = {name: value for name, _, value in parts}
-    options = Options(text, field, values | ({'source': source} if source else {}))
+    options = Options(text, field, values | ({last[1]: last[2]} if last else {}))
     if kind not in KINDS:
         raise options.fault(f'known kinds of rows: {", ".join(KINDS)}')
     if len(values) < len(parts):

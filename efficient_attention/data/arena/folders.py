@@ -14,7 +14,7 @@ from PIL import Image
 from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.held_out_documents import document_hash
-from efficient_attention.data.sources.text_files import find_files, read_lines
+from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 
 HELD_OUT = 10  # one training row of so many validates
@@ -129,7 +129,11 @@ def _bytes_of(path: Path) -> bytes:
 
 @functools.lru_cache(maxsize=8)
 def _class_files(part: Path, labels: tuple[str, ...], pattern: str) -> tuple[Path, ...]:
-    try:
-        return tuple(path for label in labels for path in find_files(str(part / label / pattern)))
-    except InputError as error:
-        raise InputError(f'{part}: {error}; there must be a folder of each class: {", ".join(labels)}') from None
+    found: list[Path] = []
+    for label in labels:
+        files = sorted(path for path in (part / label).glob(pattern) if path.is_file())
+        if not files:
+            known = f'there must be a folder of each class: {", ".join(labels)}'
+            raise InputError(f"{part}: no file matches '{label}/{pattern}'; {known}")
+        found += files
+    return tuple(found)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.folders import (
     PAIR_FILES,
     grey_pixels,
@@ -27,6 +28,13 @@ def write_reviews(folder: Path) -> None:
             (folder / part / label).mkdir(parents=True)
             for number in range(30):
                 (folder / part / label / f'{number}_1.txt').write_bytes(f'{part} {label} {number} é'.encode())
+
+
+def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path):
+    folder = tmp_path / 'films[1], *a:b'
+    write_reviews(folder)
+    found = open_set(f'imdb:folder={folder}', 'examples.test')
+    assert len(list(found.rows('test'))) == 60 and len(found.digest('test')) == 64
 
 
 def test_reviews(tmp_path: Path):
