@@ -66,8 +66,8 @@ def check_slopes(
         np.testing.assert_allclose((found * move).sum(), slope, rtol=0, atol=1e-3 * size + 1e-5, err_msg=f'operand {n}')
 
 
-def largest_array(text: str, length: int) -> int:
-    """Elements of the largest array of a forward and backward pass, 2 heads of 16, those of its loops included."""
+def gradient_of(text: str, length: int) -> tuple[Callable, tuple]:
+    """The gradient of a forward pass of 2 heads of 16, and the shapes of what it takes."""
     mechanism = parse_mechanism(text)
     x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
     learned = jax.eval_shape(lambda: drawn_operands(mechanism, 2, 16))
@@ -75,7 +75,20 @@ def largest_array(text: str, length: int) -> int:
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, learned: dict) -> jax.Array:
         return attend(q, k, v, mechanism, learned=learned).sum()
 
-    return largest(jax.make_jaxpr(jax.grad(loss, (0, 1, 2, 3)))(x, x, x, learned).jaxpr)
+    return jax.grad(loss, (0, 1, 2, 3)), (x, x, x, learned)
+
+
+def largest_array(text: str, length: int) -> int:
+    """Elements of the largest array of a forward and backward pass, 2 heads of 16, those of its loops included."""
+    gradient, shapes = gradient_of(text, length)
+    return largest(jax.make_jaxpr(gradient)(*shapes).jaxpr)
+
+
+def temporary_bytes(text: str, length: int) -> int:
+    """What the compiled program of a forward and backward pass keeps beside its operands and results."""
+    gradient, shapes = gradient_of(text, length)
+    program = jax.jit(gradient, compiler_options={'xla_backend_optimization_level': 0}).lower(*shapes).compile()
+    return program.memory_analysis().temp_size_in_bytes
 
 
 def largest(jaxpr: Any) -> int:

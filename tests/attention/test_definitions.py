@@ -11,7 +11,7 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.parsing import parse_mechanism
 from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
-from tests.attention.room_checks import check_bfloat16, check_definition, largest_array
+from tests.attention.room_checks import check_bfloat16, check_definition, largest_array, temporary_bytes
 from tests.attention.test_attend import LENGTHS
 
 Arrays = dict[str, np.ndarray]
@@ -117,3 +117,25 @@ def test_sixteen_bits(text: str):
 def test_nothing_is_as_large_as_all_pairs(text: str):
     """The largest array has a column of 128 numbers, or less, for each token of 2 heads."""
     assert largest_array(text, 16_384) <= 2 * 16_384 * 128
+
+
+@pytest.mark.parametrize(
+    'text, most',
+    [
+        ('linear()', 2.2),
+        ("linear('cos', {length})", 2.2),
+        ('linformer(64, {length})', 2.2),
+        ('nystrom(64)', 2.2),
+        ('induced(64)', 2.2),
+        ('sinkhorn(64, {blocks})', 2.2),
+        ('sinkhorn(64, {blocks}, cut=2)', 2.2),
+        ('routing(64, 64)', 2.2),
+        ('routing({root}, {root})', 3.0),
+    ],
+)
+def test_a_row_of_twice_the_length_takes_twice_the_temporary_memory(text: str, most: float):
+    sizes = [
+        temporary_bytes(text.format(length=length, blocks=length // 64, root=round(length**0.5)), length)
+        for length in (4096, 8192)
+    ]
+    assert sizes[1] <= most * sizes[0]
