@@ -155,13 +155,23 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
     rows = {row: columns for row, columns in rows.items() if columns}
     heights = [1.0 + 0.26 * len(columns) for columns in rows.values()] or [1.0]
     with rc_context({'svg.hashsalt': 'grid'}):
-        figure = Figure(figsize=(7.2, sum(heights)), layout='constrained')
+        figure = Figure(figsize=(7.2, sum(heights)), dpi=72, layout='constrained')  # as SVG is laid out
         panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
         for axes, (row, columns) in zip(panels, rows.items(), strict=False):
             _draw_row(axes, row, columns, yardsticks.get(row, {}))
+        _settle(figure, panels)
         text = io.StringIO()
         figure.savefig(text, format='svg', metadata={'Date': None})
     return text.getvalue()
+
+
+def _settle(figure: Any, panels: Any) -> None:
+    """Lays the panels out and rounds where they lie: the solver's last bits, which names in the file are made of,
+    differ from one process to the next."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine('none')
+    for axes in panels:
+        axes.set_position([round(float(x), 5) for x in axes.get_position().bounds])
 
 
 def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> None:
