@@ -44,8 +44,10 @@ def test_every_generator_has_its_speed(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(arena_benchmark, 'GENERATED', few)
     run_command(monkeypatch, '--parts', 'rows', '--output', tmp_path / 'rows.json')
     found = json.loads((tmp_path / 'rows.json').read_text(encoding='utf-8'))['arena']
-    assert list(found) == ['generated'] and list(found['generated']) == few and min(found['generated'].values()) > 0
-    assert capsys.readouterr().out.count(' rows/s') == len(few)
+    assert list(found) == ['generated'] and list(found['generated']) == few
+    for speeds in found['generated'].values():
+        assert list(speeds) == ['train', 'test'] and min(speeds.values()) > 0
+    assert capsys.readouterr().out.count(' rows/s') == 2 * len(few)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,9 @@ def test_the_page_shows_the_figures_of_its_files():
     page = (ROOT / 'docs' / 'arena.md').read_text(encoding='utf-8').splitlines()
     rows = json.loads((ROOT / 'docs' / 'arena_rows.json').read_text(encoding='utf-8'))['arena']['generated']
     assert list(rows) == list(GENERATED)
-    speeds = ' | '.join(f'{speed:,.0f}' for speed in rows.values())
-    assert f'| {speeds} |' in page
+    for split in ('train', 'test'):
+        speeds = ' | '.join(f'{found[split]:,.0f}' for found in rows.values())
+        assert f'| {split} | {speeds} |' in page
     for name, digits in (('arena_speed', '.2f'), ('arena_pathx', '.3g')):
         by_length = json.loads((ROOT / 'docs' / f'{name}.json').read_text(encoding='utf-8'))['arena']['lengths']
         for side in next(iter(by_length.values())):
