@@ -149,13 +149,17 @@ def words_of(cell: str) -> tuple[str, str, str, str]:
     """Task, mechanism, size and stage of an argument; raises ValueError that lists the known."""
     task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
     sizes = ('small', *(name for name, tasks in ARENA_SIZES.items() if task in tasks))
-    is_known = task in TASKS and mechanism in mechanisms(1) and size in sizes and stage in ('', 'masked')
-    if not is_known or cell.count(',') > 3:
-        words = f'{", ".join(TASKS)}; {", ".join(mechanisms(1))}; {", ".join(sizes)}'
-        known = f'<task>[,<mechanism>[,<size>[,masked]]] of {words}'
-        raise ValueError(f"the config's argument is {cell!r}; known: {known}")
+    fault = f"the config's argument is {cell!r}"
+    if cell.count(',') > 3:
+        raise ValueError(f'{fault}; it must be <task>[,<mechanism>[,<size>[,masked]]]')
+    known = {'task': (task, TASKS), 'mechanism': (mechanism, mechanisms(1)), 'size': (size, sizes)}
+    known |= {'stage': (stage, ('masked',))} if stage else {}
+    for name, (word, words) in known.items():
+        if word not in words:
+            of_task = f' for {task}' if name == 'size' else ''
+            raise ValueError(f'{fault}; the {name} {word!r} is unknown{of_task}; known: {", ".join(words)}')
     if stage and size != 'small':
-        raise ValueError(f"the config's argument is {cell!r}; masked pretraining is of the size small alone")
+        raise ValueError(f'{fault}; masked pretraining is of the size small alone')
     return task, mechanism, size, stage
 
 

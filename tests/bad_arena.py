@@ -71,7 +71,10 @@ BAD_ARENA = {
     ),
     'a cache that nothing reads': tune('examples.cache=x', "examples.cache is 'x'; it must be 'cache' without"),
     'training on the test split': tune('eval.split=test', "eval.split is 'test'; examples.dev chooses the checkpoint"),
-    'grid of an unknown task': grid('--rows=chess', "chess,full: the config's argument is 'chess,full'; known: <task>"),
+    'grid of an unknown task': grid(
+        '--rows=chess',
+        "chess,full: the config's argument is 'chess,full'; the task 'chess' is unknown; known: listops, ",
+    ),
     'arena of a misshapen image': tune(
         'examples.format=arena examples.train=cifar10:folder={here} examples.dev=cifar10:folder={here} '
         'data.tokenizer=fixed:grey examples.cache={here}/cache',

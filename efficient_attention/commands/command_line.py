@@ -1,6 +1,7 @@
 """Parses a command's flags, answers bad ones in one line, and ends in an exit code instead of a traceback."""
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -42,7 +43,11 @@ def parse_flags(
             few words.
     """
     if HELP & set(arguments[1:]):
-        print_help([argument for argument in arguments if argument not in HELP], options, words, command)
+        try:
+            print_help([argument for argument in arguments if argument not in HELP], options, words, command)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever reads it has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     if old_names is not None:
         arguments = [arguments[0], *in_new_form(arguments[1:], options, old_names)]

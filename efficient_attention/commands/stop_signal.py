@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -11,7 +12,7 @@ from typing import Any, Self
 import jax
 from jax.experimental import multihost_utils
 
-from efficient_attention.commands.stopping import SIGNALS, Stage, Stopped, line_of, stop_watch
+from efficient_attention.commands.stopping import ECHO, SIGNALS, Stage, Stopped, line_of, stop_watch
 from efficient_attention.errors import RunStopped
 
 _points = itertools.count(1)  # at which the processes of a run may agree to stop; the count never goes back
@@ -24,7 +25,8 @@ class Cut(Exception):
 class StopSignal:
     """Within it, from `expect` on, the first SIGINT or SIGTERM asks the run to save and end.
 
-    A second one ends the process at once. Before `expect` a signal does what it does outside.
+    A second one, more than ECHO seconds later, ends the process at once. Before `expect` a signal does what it does
+    outside.
 
     In a run of several processes the handler of `jax.distributed` catches SIGTERM, and all processes agree on the point
     at which they stop; a handler of our own would keep it from doing so, and none is installed. SIGINT to any of them
@@ -39,6 +41,7 @@ class StopSignal:
         self.is_alone = jax.process_count() == 1
         self._watch = stop_watch()
         self._previous: dict[int, Any] = {}
+        self._came: dict[int, float] = {}  # when each signal came first
         if self._watch and self._watch.number:
             self._watch.enter(Stage.NOTHING_TO_SAVE)  # that run has saved its last step; the stop has yet to be said
             raise Stopped(line_of(self._watch.number))
@@ -93,7 +96,12 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        signal.signal(number, self._previous[number])
+        if number in self._came:
+            if time.monotonic() - self._came[number] > ECHO:
+                signal.signal(number, self._previous[number])
+                signal.raise_signal(number)
+            return
+        self._came[number] = time.monotonic()
         if self.is_alone:
             self.is_set = True
         else:

@@ -29,6 +29,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 2.0  # seconds that the main thread has to end the process
 UNANSWERED = 1.0  # seconds after which the thread saves for a main thread that does not come to it
 TICK = 0.05  # seconds between two looks at what has become of a stop
+ECHO = 0.1  # seconds in which the same signal counts once: `timeout` sends it to a process and then to its group
 
 
 class Stopped(KeyboardInterrupt):
@@ -46,6 +47,8 @@ class Stage(enum.Enum):
 class StopWatch:
     """The thread that sees to it that a stop signal ends this process; a second signal ends it at once.
 
+    The same one within ECHO seconds is not a second one.
+
     Args:
         leave: ends the process with an exit code, without running anything else.
     """
@@ -55,6 +58,7 @@ class StopWatch:
         self.number = 0  # of the signal that asked for the stop; 0 = none has
         self._leave = leave
         self._since = 0.0  # when the stop, or the stage, began
+        self._came = 0.0  # when the stop came
         self._is_seen = False  # by the thread; the handler may have had the first signal before it
         self._is_lost = False  # what the handler raised was printed by Python and dropped
         self._echoes = 0  # signals that the thread has sent to the main thread and will see itself
@@ -152,12 +156,15 @@ class StopWatch:
         return found[echoes:]
 
     def _receive(self, number: int) -> None:
+        if self._is_seen and number == self.number and time.monotonic() - self._came < ECHO:
+            return
         if self._is_seen:
             second = f'ended by a second {name_of(number)}; what was not saved is lost'
             self.say(line_of(number) if self.is_ending else second)
             self._leave(self.code)
         self.number = self.number or number
         self._is_seen, self._since = True, time.monotonic()
+        self._came = self._since
 
     def _raise_again(self) -> None:
         self._is_lost = False

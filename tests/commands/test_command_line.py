@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -242,6 +243,18 @@ def test_the_sub_command_comes_first():
         with pytest.raises(InputError) as raised:
             take_command(['program', *arguments], commands)
         assert str(raised.value) == message
+
+
+def test_help_that_is_read_in_part_ends_well():
+    """As by `head`."""
+    program = 'from absl import flags\nfrom efficient_attention.commands.command_line import parse_flags\n'
+    program += "input()\nparse_flags(['program', '--help'], options=flags.FlagValues())"
+    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+    with subprocess.Popen([sys.executable, '-c', program], text=True, **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, said = process.communicate('\n')
+    assert (process.returncode, said) == (0, '')
 
 
 def test_help_without_a_sub_command_lists_them(capsys):

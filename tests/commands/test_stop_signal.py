@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 from efficient_attention.commands import stop_signal as module
 from efficient_attention.commands.stop_signal import Cut, StopSignal
-from efficient_attention.commands.stopping import SIGNALS, Stage, Stopped, StopWatch
+from efficient_attention.commands.stopping import ECHO, SIGNALS, Stage, Stopped, StopWatch
 from efficient_attention.errors import ExitCode, RunStopped
 
 
@@ -46,6 +47,8 @@ def test_a_second_one_acts_as_it_did_before():
     with StopSignal() as stop:
         stop.expect()
         signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # at once: the same
+        time.sleep(1.5 * ECHO)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert stop.is_set

@@ -124,6 +124,7 @@ def test_a_second_signal_ends_a_run_that_saves(watch: StopWatch, left: Left, cap
     signal.signal(signal.SIGINT, lambda *_: None)
     watch.enter(Stage.SAVING)
     stopped()
+    stopped()  # at once: the same
     time.sleep(2 * stopping.GRACE)
     assert not left.is_left.is_set()  # saving takes its time
     signal.raise_signal(second)

@@ -33,7 +33,12 @@ def test_overrides_may_name_the_cell():
     [
         (FILE, ['listops', 'listops'], ['full'], "--rows is 'listops,listops'; it must be different names"),
         (FILE, ['listops'], [], "--columns is ''; it must be different names"),
-        (FILE, ['chess'], ['full'], "chess,full: the config's argument is 'chess,full'; known: <task>"),
+        (
+            FILE,
+            ['chess'],
+            ['full'],
+            "chess,full: the config's argument is 'chess,full'; the task 'chess' is unknown; known: listops, ",
+        ),
         (FILE, ['listops'], ['magic'], "listops,magic: the config's argument is"),
         (
             f'{FILE}:listops,full,code',

@@ -47,6 +47,7 @@ NUMBER = re.compile(r'\d{1,9}')
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
 RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
 BINARY = ('0', '1')
+SOURCE = 'source of passages'  # as a message names it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,11 +176,11 @@ class PassagePairs(ArenaSet):
 
     def digest(self, split: str) -> str:  # noqa: ARG002  all splits are parts of them
         """See `ArenaSet`; of the documents."""
-        return open_source(self.source).digest()
+        return open_source(self.source, SOURCE).digest()
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """See `ArenaSet`."""
-        passages = passages_of(open_source(self.source).documents(), split, self.length, self.source)
+        passages = passages_of(open_source(self.source, SOURCE).documents(), split, self.length, self.source)
         return (passages.row(self.seed, split, index) for index in range(self.count))
 
 

@@ -50,19 +50,23 @@ class Source(Generic[Document]):
     documents: Callable[[], Iterator[Document]]
 
 
-def open_source(text: str) -> Source[str]:
+def open_source(text: str, field: str = 'data.source') -> Source[str]:
     """The source that a short text means; files are found now and read later.
+
+    Args:
+        text: a kind and what it takes.
+        field: whose text it is, for messages.
 
     Raises:
         InputError: unknown kind or suffix, or no file matches.
     """
     kind, colon, rest = text.partition(':')
     if kind not in KINDS or bool(colon) != (kind != 'stdlib'):
-        raise InputError(f'data.source is {text!r}; known: {", ".join(KINDS.values())}')
+        raise InputError(f'{field} is {text!r}; known: {", ".join(KINDS.values())}')
     try:
         reading, digest, documents = _OPENERS[kind](rest)
     except InputError as error:
-        raise InputError(f'data.source {text!r}: {error}') from None
+        raise InputError(f'{field} {text!r}: {error}') from None
     return Source(
         text=text,
         digest=lambda: hashlib.sha256(f'{reading} {digest()}'.encode()).hexdigest(),
