@@ -91,14 +91,17 @@ def attend_causal(
             out, lse = one_by_one(walk_of(inputs, features, reads, attend), start, chunks)[1]
             return join(out, length), join(lse, length)
 
-        def again() -> Outputs:
-            """All again, unless the queries that found nothing have no feature with any key: with relu, they may."""
+        exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
+
+        def if_readers() -> Outputs:
+            """As `exactly`, unless the queries that found nothing have no feature with any key."""
             is_reader_BLH = once_more(find_readers)[1] > MASKED / 2
-            exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
             return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))
 
         is_lost_BLH = (lse_BLH <= MASKED / 2) & has_key(inputs, sums)[..., None]
-        out_BLHK, lse_BLH = jax.lax.cond(is_lost_BLH.any(), again, lambda: (out_BLHK, lse_BLH))
+        out_BLHK, lse_BLH = jax.lax.cond(
+            is_lost_BLH.any(), if_readers if features.has_zeros else exactly, lambda: (out_BLHK, lse_BLH)
+        )
     return (out_BLHK, lse_BLH), last if inputs.segments_BL is None else last.sums
 
 

@@ -20,7 +20,7 @@ from efficient_attention.attention.request import Numbers, Request
 
 def cosine_map(length: int) -> FeatureMap:
     """The features of vectors with their positions behind them, for positions below `length`."""
-    return FeatureMap(log_features_of(length))
+    return FeatureMap(log_features_of(length), has_zeros=True)
 
 
 @functools.lru_cache(maxsize=64)  # one function for a length, by which compiled programs are found

@@ -33,10 +33,12 @@ class FeatureMap:
         log_features: the map, a function of [..., K] and of `projection`, defined by a mechanism's room. Static: two
             calls share a compiled program where they pass the same function.
         projection: random rows [R, K], or what else the function takes; None where nothing is drawn.
+        has_zeros: whether features may be 0, as those of relu are. Static.
     """
 
     log_features: Callable[[Array, Any], Array] = dataclasses.field(metadata={'static': True})
     projection: Any = None  # an Array, or what JAX puts in its place while it takes trees of arrays apart
+    has_zeros: bool = dataclasses.field(default=False, metadata={'static': True})
 
     def logs(self, x: Float[Array, '*batch K']) -> Float[Array, '*batch _']:
         """Logarithms of the features of queries or keys."""

@@ -62,7 +62,7 @@ def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
         return jnp.full((*logs.shape[:-1], keys.value_BGcK.shape[-1]), jnp.nan), jnp.zeros(logs.shape[:-1])
 
     monkeypatch.setattr(causal, 'attend_chunk_exactly', none)
-    features = FeatureMap(lambda x, _: x)
+    features = FeatureMap(lambda x, _: x, has_zeros=True)
     of_rows = (None, None) if rows is None else (jnp.ones((1, 6), bool), jnp.asarray(rows))
 
     @jit
