@@ -22,7 +22,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, one_line
 from efficient_attention.training.grid_report import grid_picture, grid_table
 from efficient_attention.whole_files import write_atomically
 
@@ -89,8 +89,14 @@ def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
 
 def read_grid(path: Path) -> dict[str, Table]:
     """The content of a `grid.json`."""
+    fault = f'{path}: no grid.json of scripts/train_grid.py'
     try:
         grid = read_json_file(path)
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+    except ValueError as error:
+        raise InputError(f'{fault}: not JSON ({error})') from None
+    try:
         columns = [cell for columns in grid['cells'].values() for cell in columns.values()]
         for cell in [cell for cell in columns if 'error' not in cell]:
             _ = (
@@ -101,8 +107,10 @@ def read_grid(path: Path) -> dict[str, Table]:
         grid_table(grid['cells'], grid['yardsticks'])  # reads all other fields
         if not columns:
             raise ValueError('no cell')
-    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f'{path}: no grid.json of scripts/train_grid.py: {type(error).__name__}: {error}') from None
+    except KeyError as error:
+        raise InputError(f'{fault}: {error} is missing') from None
+    except (ArithmeticError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f'{fault}: its cells are not those of a grid ({one_line(error)})') from None
     return dict(grid)
 
 

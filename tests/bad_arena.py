@@ -101,6 +101,10 @@ BAD_ARENA = {
         '{here}/recall/full was made with train.steps = 2000, now it is 7; name a new --workdir, or give the old value',
         {'recall': make_cell},
     ),
+    'grid of one task by several names': grid(
+        '--rows=recall,text --config.examples.train=imdb:folder=x',
+        "--config.examples.train is 'imdb:folder=x' in the rows recall and text, whose names would be wrong; give it t",
+    ),
     'grid of one cell': BadInput(
         'scripts/train_grid.py --config=configs/arena.py:text,full --rows=text --workdir={here}/grid',
         "--config has 'text,full' behind the file; cells are named by --rows, --columns and --size",

@@ -1,5 +1,6 @@
 """Checks of a call's arguments: each raises a ValueError of one line that names the argument and what would fit."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -150,6 +151,8 @@ def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
 def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
     """The arrays that the mechanism learns, by name, each of the shape that it declares, and no others."""
     declared = mechanism.learned_operands(*query.shape[2:])
+    if learned is not None and not isinstance(learned, Mapping):
+        raise ValueError(f'learned is of type {type(learned).__name__}; it must be a dict of arrays by name')
     given = learned or {}
     for name, operand in declared.items():
         if name not in given:

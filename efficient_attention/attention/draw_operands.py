@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.checks import check_mechanism
 from efficient_attention.attention.mechanism import Mechanism
 
 
@@ -11,7 +12,11 @@ def draw_operands(mechanism: Mechanism, heads: int, width: int, rng: Array) -> d
     """What the mechanism declares for so many heads of a width, by name, as `attend(..., learned=...)` takes it.
 
     Running means are points on the unit sphere with a column of zeros, others have the deviation that is declared.
+
+    Raises:
+        ValueError: `mechanism` is none, such as a text.
     """
+    check_mechanism(mechanism)
     declared = mechanism.learned_operands(heads, width)
     found = {}
     for key, (name, operand) in zip(jax.random.split(rng, max(1, len(declared))), declared.items(), strict=False):

@@ -40,6 +40,7 @@ from efficient_attention.training.grid_configs import (
     noted,
     read_object,
     shared_fields,
+    step_fields,
 )
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -124,8 +125,8 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
         metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
         loss}, 'pilot_steps', 'pilot_seconds' of all; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training,
-        means over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' of the
-        config.
+        means over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' and
+        'step_fields' of the config.
     """
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
@@ -155,6 +156,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         **size_of(filled, folder),
         'machine': machine_of(folder / f'seed_{seed}' for seed in chosen),
         'shared_fields': shared_fields({**grid.cells[row, column], SIZE: grid.size}, has_own_sizes=grid.has_own_sizes),
+        'step_fields': step_fields(grid.cells[row, column]),
     }
     if jax.process_index() == 0:
         write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')

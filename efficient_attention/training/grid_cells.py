@@ -21,6 +21,8 @@ from efficient_attention.whole_files import write_atomically
 YARDSTICKS = 'yardsticks.json'  # of a grid's folder
 MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X (12,208 rows) and retrieval
 Cells = dict[tuple[str, str], dict[str, Any]]
+# What a row and a column are the names of. One value of these for several would train cells that are not what they say.
+NAMED = {'row': ('examples.train', 'examples.dev', 'examples.test', 'data.source'), 'column': ('model.attention',)}
 
 
 def cells_of(
@@ -31,7 +33,8 @@ def cells_of(
     In the text of an override `{row}` and `{column}` stand for the cell's, such as in the workdir to start from.
 
     Raises:
-        InputError: the file cannot be read or refuses a cell, a name comes twice, or a field is unknown.
+        InputError: the file cannot be read or refuses a cell, a name comes twice, a field is unknown, or an override
+            gives several rows the same examples, or several columns the same attention, where the file does not.
     """
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
@@ -40,15 +43,33 @@ def cells_of(
     if not inspect.signature(module.get_config).parameters:
         raise InputError(f'--config {file}: its get_config takes no argument, which would name a row and a column')
     cells: Cells = {}
+    own: dict[tuple[str, str], Any] = {}
     for row in rows:
         for column in columns:
             try:
                 config = module.get_config(','.join([row, column, *([size] if size else [])]))
+                own[row, column] = config.to_dict()
                 config.update_from_flattened_dict(filled(overrides, row, column))
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f'{row},{column}: {error}') from None
             cells[row, column] = config.to_dict()
+    for name in overrides:
+        _refuse_one_for_several(name, own, cells)
     return cells
+
+
+def _refuse_one_for_several(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
+    """Raises InputError where cells are of different rows (columns) by the file and no more by the override."""
+    group, _, field = name.partition('.')
+    for axis, kind in enumerate(NAMED):
+        seen: dict[Any, tuple[str, str]] = {}
+        for cell in cells if name in NAMED[kind] else ():
+            other = seen.setdefault((cells[cell][group][field], cell[1 - axis]), cell)
+            if own[cell][group][field] != own[other][group][field]:
+                raise InputError(
+                    f'--config.{name} is {cells[cell][group][field]!r} in the {kind}s {other[axis]} and {cell[axis]}, '
+                    f'whose names would be wrong; give it to one {kind} at a time, or put {{{kind}}} in it'
+                )
 
 
 def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from efficient_attention.config.nested_dicts import flatten, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, one_line
 from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.config_file import CONFIG
 
 Values = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Values]
@@ -32,6 +33,7 @@ OF_SIZE = (
     'model.dropout_rate',
     'optimizer',
 )
+STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')  # what a step takes, and not what it computes
 RATE = 'optimizer.learning_rate'  # which each cell may choose for itself
 # What changes neither a result nor what a step takes, and so may change between two commands on one folder. What
 # changes a step's time or memory alone may not: they stand in the table.
@@ -75,7 +77,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_workdir(workdir: Path, cells: Cells) -> None:
-    """Raises InputError where a cell's folder is of another config."""
+    """Raises InputError where a cell's folder is of another config, or the folder is that of a single run."""
+    if (workdir / CONFIG).is_file():
+        raise InputError(f'{workdir} is the workdir of a single run; name a new --workdir for the grid')
     for (row, column), values in cells.items():
         folder = workdir / row / column
         for name, (before, now) in differences(read_object(folder / VALUES), values) if has_begun(folder) else ():
@@ -149,6 +153,12 @@ def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, A
         name: value for name, (_, value) in differences({}, values) if is_shared(name, has_own_sizes=has_own_sizes)
     }
     return {name: PLACE.sub('', value) if isinstance(value, str) else value for name, value in found.items()}
+
+
+def step_fields(values: Values) -> dict[str, Any]:
+    """{dotted name: value} of what changes a step's time and memory alone."""
+    given = completed(values)
+    return {name: given[name] for name in STEP}
 
 
 def check_tested(cells: Cells) -> None:

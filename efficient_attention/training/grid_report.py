@@ -20,7 +20,8 @@ HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of f
 LEGEND = (
     '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
     'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
-    'Temporary memory is what the compiler gives a training step with rows of full length.'
+    'Temporary memory is what the compiler gives a training step with rows of full length; a cell whose batches are '
+    'divided, or whose layers are recomputed, otherwise than those of full attention has no share.'
 )
 OF_SPEED = " Steps a second are the log's median; a cell from another machine than full attention's has no share."
 OF_MINUTES = (
@@ -85,18 +86,30 @@ def _table_line(texts: Sequence[str]) -> str:
 
 
 def _notes(good: Mapping[str, Any]) -> list[str]:
-    """What trained the cells of a row, where it is known, and how long all of them took."""
-    machines: dict[str, list[str]] = {}
-    for name, cell in good.items():
-        machines.setdefault(cell.get('machine', 'an unknown machine'), []).append(name)
-    *fewer, most = sorted(machines, key=lambda machine: len(machines[machine])) or ['']
-    named = [f'{", ".join(machines[machine])}: {machine}' for machine in fewer]
-    named.append(f'the others: {most}' if fewer else most)
-    notes = [f'Trained on {"; ".join(named)}.'] if any(cell.get('machine') for cell in good.values()) else []
+    """What the cells of a row were trained with and on, where it is known, and how long all of them took."""
+    notes = []
+    shared: Mapping[str, Any] = next((cell['shared_fields'] for cell in good.values() if 'shared_fields' in cell), {})
+    if rows := shared.get('examples.train'):
+        notes.append(f'{next(iter(good.values()))["steps"]:,} steps with rows of `{rows}`.')
+    if len({tuple(cell['seeds']) for cell in good.values()}) > 1:
+        notes.append(f'Seeds: {_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.')
+    if any(cell.get('machine') for cell in good.values()):
+        machines = {name: cell.get('machine', 'an unknown machine') for name, cell in good.items()}
+        notes.append(f'Trained on {_by_value(machines)}.')
     if good:
         hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
         notes.append(f'All cells: {hours / 3600:.1f} hours.')
     return [' '.join(notes), ''] if notes else []
+
+
+def _by_value(values: Mapping[str, str]) -> str:
+    """Which mechanisms have which value, the one that most of them have behind the others."""
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(value, []).append(name)
+    *fewer, most = sorted(names, key=lambda value: len(names[value]))
+    named = [f'{", ".join(names[value])}: {value}' for value in fewer]
+    return '; '.join([*named, f'the others: {most}' if fewer else most])
 
 
 def _cell_line(
@@ -108,8 +121,9 @@ def _cell_line(
     dev = sum(one['dev'][metric] for one in cell['seeds'].values()) / len(cell['seeds'])
     is_larger = full is not None and cell['parameters'] > MORE_PARAMETERS * full['parameters']
     peer = full if full and full.get('machine') == cell.get('machine') else None
+    of_same_step = full if full and _have_same_step(cell, full) else None
     speed = f'{cell["steps_per_second"]:.2f}{_share(cell, peer, "steps_per_second")}'
-    memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
+    memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, of_same_step, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
     has_other_rates = full is not None and not _same_pilots(cell, full)
     minutes = ' + '.join(_minutes(seconds) for seconds in (cell['seconds'], cell.get('pilot_seconds')) if seconds)
@@ -125,6 +139,12 @@ def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
     """Whether both chose their rates from the same ones, after as many steps."""
     rates = [one.get('pilots', {}).keys() for one in (cell, full)]
     return rates[0] == rates[1] and (not rates[0] or cell['pilot_steps'] == full['pilot_steps'])
+
+
+def _have_same_step(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
+    """Whether both divide a batch and recompute layers in the same way, as far as it is known."""
+    known = [one['step_fields'] for one in (cell, full) if 'step_fields' in one]
+    return all(fields == known[0] for fields in known)
 
 
 def _is_share(cell: Mapping[str, Any]) -> bool:

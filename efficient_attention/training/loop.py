@@ -36,7 +36,14 @@ from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from efficient_attention.workdir.config_file import check_claim, claim_workdir, growth_note, may_differ, with_new_fields
+from efficient_attention.workdir.config_file import (
+    check_claim,
+    check_is_of_one_run,
+    claim_workdir,
+    growth_note,
+    may_differ,
+    with_new_fields,
+)
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
@@ -69,6 +76,8 @@ def train(
     is_begun = bool(CheckpointReader(workdir).steps())
     if is_begun:
         check_claim(workdir, config)  # before data are prepared, which may take minutes
+    else:
+        check_is_of_one_run(workdir)
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind

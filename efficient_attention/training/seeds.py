@@ -15,6 +15,7 @@ from efficient_attention.training.loop import train
 from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.metrics import best_evaluation
 
+MOST_SEED = 2**31  # of `train.seed`
 PROGRAMS = Path('cache', 'programs')  # that the seeds share; JAX runs what lies there, so in no workdir of a stranger
 
 
@@ -55,14 +56,17 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
 def check_seeds(seeds: Sequence[str]) -> None:
     """Raises InputError unless they are different whole numbers."""
-    if (
-        not seeds
-        or not all(seed.isdecimal() and seed == str(int(seed)) for seed in seeds)
-        or len({*seeds}) < len(seeds)
-    ):
+    if not seeds or not all(is_seed(seed) for seed in seeds) or len({*seeds}) < len(seeds):
         raise InputError(
-            f'--seeds is {",".join(seeds)!r}; it must be different whole numbers of at least 0 with commas, as 0,1,10'
+            f'--seeds is {",".join(seeds)!r}; it must be different whole numbers from 0 to {MOST_SEED} '
+            'with commas, as 0,1,10'
         )
+
+
+def is_seed(text: str) -> bool:
+    """Whether a text is a whole number that `train.seed` may be, as Python writes it."""
+    is_short = len(text) <= len(str(MOST_SEED))
+    return is_short and text.isdecimal() and text == str(int(text)) and int(text) <= MOST_SEED
 
 
 def share_programs() -> None:

@@ -58,6 +58,11 @@ def test_vectors(change: dict, line: str):
         check(**(vectors() | change), mechanism=Softmax())
 
 
+def test_learned_arrays_have_names():
+    with pytest.raises(ValueError, match='^learned is of type ArrayImpl; it must be a dict of arrays by name$'):
+        plain(request_checks.check_learned)(ones((B, L, H, K)), Softmax(), ones((1, 4, 20)))
+
+
 def test_lsh_takes_one_array_as_query_and_key():
     check, q = plain(request_checks.check_vectors), ones((B, L, H, K))
     check(q, q, q, LSH())

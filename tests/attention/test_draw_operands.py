@@ -1,5 +1,7 @@
 """What mechanisms learn, drawn for calls without a layer."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,11 @@ def test_a_call_takes_what_is_drawn(text: str):
         name: one.shape for name, one in mechanism.learned_operands(2, 8).items()
     }
     assert jnp.isfinite(attend(x, x, x, mechanism, learned=learned or None)).all()
+
+
+def test_a_text_is_no_mechanism():
+    with pytest.raises(ValueError, match=r"^mechanism is 'induced\(4\)'; pass an instance such as"):
+        inspect.unwrap(draw_operands)('induced(4)', 2, 8, jax.random.key(1))
 
 
 def test_values_are_as_declared():

@@ -29,6 +29,33 @@ def test_overrides_may_name_the_cell():
 
 
 @pytest.mark.parametrize(
+    'name, value, rows, columns, line',
+    [
+        (
+            'examples.train',
+            'imdb:folder=x',
+            ['listops', 'text'],
+            ['full'],
+            "'imdb:folder=x' in the rows listops and text",
+        ),
+        ('examples.test', 'x', ['listops', 'text'], ['full', 'linear'], "'x' in the rows listops and text"),
+        ('model.attention', 'full', ['text'], ['full', 'linear'], "'full' in the columns full and linear"),
+    ],
+)
+def test_an_override_of_what_names_mean(name: str, value: str, rows: list, columns: list, line: str):
+    with pytest.raises(InputError) as error:
+        cells_of(FILE, {name: value}, rows, columns)
+    assert str(error.value).startswith(f'--config.{name} is {line}, whose names would be wrong; give it to one ')
+    group, field = name.split('.')
+    assert cells_of(FILE, {name: value}, rows[:1], columns[:1])[rows[0], columns[0]][group][field] == value
+
+
+def test_an_override_that_is_different_in_each_row():
+    cells = cells_of(FILE, {'examples.train': 'aan:folder={row}'}, ['retrieval', 'text'], ['full', 'linear'])
+    assert cells['text', 'linear']['examples']['train'] == 'aan:folder=text'
+
+
+@pytest.mark.parametrize(
     'file, rows, columns, line',
     [
         (FILE, ['listops', 'listops'], ['full'], "--rows is 'listops,listops'; it must be different names"),

@@ -20,6 +20,7 @@ from efficient_attention.training.grid_configs import (
     note_values,
     noted,
     shared_fields,
+    step_fields,
 )
 
 
@@ -37,6 +38,17 @@ def begin(workdir: Path, cells: dict, size: str = '') -> None:
     note_values(workdir, noted(cells, size))
     for row, column in cells:
         (workdir / row / column / 'cell.json').write_text('{}')
+
+
+def test_the_workdir_of_a_single_run_is_refused(tmp_path: Path):
+    (tmp_path / 'config.json').write_text('{}')
+    with pytest.raises(InputError, match=f'^{tmp_path} is the workdir of a single run; name a new --workdir for the'):
+        check_workdir(tmp_path, noted(cells_of('recall,full'), ''))
+
+
+def test_what_changes_a_step_and_no_number():
+    [values] = cells_of('recall,full', **{'train.micro_batches': 4}).values()
+    assert step_fields(values) == {'train.micro_batches': 4, 'model.remat': 'none', 'model.scan_unroll': 2}
 
 
 def test_differences_of_configs():

@@ -60,8 +60,30 @@ def test_speed_is_compared_on_one_machine_alone_and_machines_are_named():
     }
     table = grid_table({'listops': columns}, {})
     assert '| linear | 30.0 ± 2.0 | 31.0 | 5.00, 2.50 |' in table and '| lsh | 20.0 | 21.0 | 3.00 | 4, 1.00 |' in table
-    assert '\nTrained on lsh: Xeon, jax 1; the others: EPYC, jax 1. All cells: 0.2 hours.\n' in table
+    assert '\nSeeds: linear: 0, 1; the others: 0. Trained on lsh: Xeon, jax 1; the others: EPYC, jax 1. All' in table
     assert '\nTrained on EPYC, jax 1. All' in grid_table({'listops': {'full': columns['full']}}, {})
+
+
+def test_memory_is_compared_between_steps_of_one_kind_alone():
+    whole = {'train.micro_batches': 1, 'model.remat': 'none'}
+    parts = whole | {'train.micro_batches': 4}
+    columns = {
+        'full': cell({'0': 0.4}) | {'step_fields': whole},
+        'linear': cell({'0': 0.3}) | {'step_fields': parts},
+        'lsh': cell({'0': 0.2}) | {'step_fields': whole},
+    }
+    table = grid_table({'listops': columns}, {})
+    assert (
+        '| linear | 30.0 | 31.0 | 2.00, 1.00 | 4 |' in table and '| lsh | 20.0 | 21.0 | 2.00, 1.00 | 4, 1.00 |' in table
+    )
+
+
+def test_steps_rows_and_other_seeds_stand_below_the_table():
+    rows = {'steps': 1_500, 'shared_fields': {'examples.train': 'listops:rows=9'}}
+    columns = {name: cell({'0': 0.4}) | rows for name in ('full', 'cos')}
+    assert '\n1,500 steps with rows of `listops:rows=9`. All cells: 0.1 hours.\n' in grid_table({'a': columns}, {})
+    columns |= {'linear': cell({'0': 0.3, '1': 0.3}) | rows}
+    assert '`. Seeds: linear: 0, 1; the others: 0. All cells:' in grid_table({'a': columns}, {})
 
 
 def test_a_table_without_speed():

@@ -33,10 +33,11 @@ def test_mean_and_deviation():
     assert lines[1].split() == ['f1', '0.5000', '0.7000', '0.9000', '0.7000', '0.2000']
 
 
-@pytest.mark.parametrize('seeds', [[], ['0', '0'], ['one'], ['-1'], ['0', '00'], ['٣']])
+@pytest.mark.parametrize('seeds', [[], ['0', '0'], ['one'], ['-1'], ['0', '00'], ['٣'], ['2147483649'], ['9' * 5000]])
 def test_seeds_that_are_none(tmp_path: Path, seeds: list):
     with pytest.raises(
-        InputError, match='^--seeds is .*; it must be different whole numbers of at least 0 with commas, as 0,1,10$'
+        InputError,
+        match='^--seeds is .*; it must be different whole numbers from 0 to 2147483648 with commas, as 0,1,10$',
     ):
         train_seeds(default_config().to_dict(), tmp_path, seeds)
 
