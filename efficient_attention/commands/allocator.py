@@ -14,6 +14,11 @@ needs as much as the one before it keeps most of its pages all the same.
 The settings act on what is allocated, freed or started after them. They may come after the imports, which allocate
 little, if they come before the first device, with which XLA starts the threads that allocate. Measured, in millions of
 page faults of 60 steps of the quickstart's model: after the imports 0.70, before them 0.91, without the settings 12.9.
+
+That no thread has an arena of its own is an exception, and comes with the first thread of an entry point. Where one
+has allocated before, glibc deals all arenas out in turn, and a thread of XLA may get that one, whose blocks lie in
+64 MiB at most: larger ones are then mapped and unmapped at each step all the same. Measured: 22 % of the time of a
+training step of FAVOR+, in every other run.
 """
 
 import collections
@@ -47,14 +52,27 @@ def has_accelerator() -> bool:
     return any(os.path.exists(path) for path in ('/dev/nvidia0', '/dev/kfd', '/dev/accel0', '/dev/vfio/0'))
 
 
+def reason_to_leave_it() -> str:
+    """Why this process's allocator is not tuned; '' where it is."""
+    if os.environ.get(SWITCH) == 'default':
+        return f'{SWITCH}=default'
+    if has_accelerator():
+        return 'this host has accelerators'
+    if platform.system() != 'Linux' or platform.libc_ver()[0] != 'glibc':
+        return 'not glibc'
+    return ''
+
+
+def share_one_arena() -> None:
+    """Has threads that start from here on allocate where the main thread does; before the first of them starts."""
+    if not reason_to_leave_it():
+        ctypes.CDLL(None).mallopt(*_SETTINGS['M_ARENA_MAX'])
+
+
 def keep_freed_memory() -> str:
     """Tunes this process's allocator, before the first large allocation; says in one line what it did."""
-    if os.environ.get(SWITCH) == 'default':
-        return f'allocator: left alone ({SWITCH}=default)'
-    if has_accelerator():
-        return 'allocator: left alone (this host has accelerators)'
-    if platform.system() != 'Linux' or platform.libc_ver()[0] != 'glibc':
-        return 'allocator: left alone (not glibc)'
+    if reason := reason_to_leave_it():
+        return f'allocator: left alone ({reason})'
     library = ctypes.CDLL(None)
     refused = [name for name, (parameter, value) in _SETTINGS.items() if not library.mallopt(parameter, value)]
     if refused:

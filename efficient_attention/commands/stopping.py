@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+from efficient_attention.commands.allocator import share_one_arena
 from efficient_attention.commands.phases import IMPORTS, note_phase
 from efficient_attention.errors import ExitCode, show_error, write_at_once
 
@@ -209,6 +210,7 @@ _watches: list[StopWatch] = []  # none, or that of this process
 def catch_stop_signals() -> None:
     """Begins to catch stop signals: the first thing that an entry point does."""
     if not _watches:
+        share_one_arena()  # which the thread that is started here would break
         _watches.append(StopWatch())
         _watches[0].install()
         atexit.register(_let_it_end)  # the first that is registered is called last

@@ -57,6 +57,14 @@ def test_other_systems_are_left_alone(library, monkeypatch, system, libc):
     assert not library.calls
 
 
+def test_threads_share_an_arena_where_the_allocator_is_tuned(library, monkeypatch):
+    allocator.share_one_arena()
+    assert library.calls == [(-8, 1)]
+    monkeypatch.setenv(SWITCH, 'default')
+    allocator.share_one_arena()
+    assert library.calls == [(-8, 1)]
+
+
 def test_a_refused_setting_is_named(library):
     library.refused = (-1, -8)
     assert keep_freed_memory() == 'allocator: glibc refused M_TRIM_THRESHOLD, M_ARENA_MAX'
@@ -76,6 +84,26 @@ FAULTS = """
     print(again - before)
 """
 
+# The same in threads, one after another, of a process that begins as an entry point does.
+FAULTS_OF_THREADS = """
+    from efficient_attention.commands.stopping import catch_stop_signals
+    catch_stop_signals()
+    import resource, threading, time
+    from efficient_attention.commands.allocator import keep_freed_memory
+    time.sleep(0.2)  # in which the thread that waits for signals has begun
+    keep_freed_memory()
+    found = []
+    def take():
+        faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        before = [bytearray(2**27), faults()][1]
+        found.append([bytearray(2**27), faults()][1] - before)
+    for _ in range(3):
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+    print(max(found))
+"""
+
 
 @NEEDS_GLIBC
 def test_freed_memory_is_used_again_without_new_pages():
@@ -86,6 +114,13 @@ def test_freed_memory_is_used_again_without_new_pages():
     pages = 2**26 // resource.getpagesize()
     assert faults('tuned') < 0.1 * pages < 0.9 * pages < faults('plain')
     assert faults('tuned late') < 0.1 * pages  # imports before it change nothing
+
+
+@NEEDS_GLIBC
+def test_memory_that_threads_free_is_used_again_without_new_pages():
+    command = [sys.executable, '-c', textwrap.dedent(FAULTS_OF_THREADS)]
+    faults = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert faults < 0.1 * 2**27 // resource.getpagesize()
 
 
 # Reserves 3 GiB without touching them, gives them back, and prints by how many bytes the heap shrank.
