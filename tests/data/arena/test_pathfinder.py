@@ -110,8 +110,11 @@ def test_snakes_keep_clear_of_one_another(size, bars, count):
             assert apart > 1.5 * image.margin
 
 
-def test_both_labels_and_both_snakes_are_equally_likely():
-    many = images(32, EASY, 400)
+@pytest.mark.parametrize(
+    'size, bars, count', [(16, 4, 100), (32, EASY, 400), (32, HARD, 200), (64, EASY, 30), (128, HARD, 20)]
+)
+def test_both_labels_and_both_snakes_are_equally_likely(size, bars, count):
+    many = images(size, bars, count)
     labels = [image.label for image in many]
     firsts = [np.array_equal(image.snakes[0][0, 0], image.discs[0]) for image in many]
     for values in (labels, firsts, np.equal(labels, firsts)):
