@@ -9,6 +9,7 @@ Letters: s queries and m slots of a group; G stands for all axes before them, an
 """
 
 import functools
+import math
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -53,6 +54,18 @@ def read_slots(
         dropout_rate: of the weights that `pairs` keeps.
     """
     return _read(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
+
+
+def read_by_tokens(
+    query_BLHK: Float[Array, 'B L H K'],
+    key_BHRK: Float[Array, 'B H R K'],
+    value_BHRK: Float[Array, 'B H R K'],
+    pairs: Pairs = NO_PAIRS,
+    dropout_rate: float = 0.0,
+) -> Float[Array, 'B L H K']:
+    """What the tokens of whole rows read of a few slots of each head, float32; queries are scaled here."""
+    query_BHLK = query_BLHK.swapaxes(1, 2) * (1.0 / math.sqrt(query_BLHK.shape[3]))
+    return read_slots(query_BHLK, key_BHRK, value_BHRK, pairs, dropout_rate).swapaxes(1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

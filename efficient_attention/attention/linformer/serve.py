@@ -5,9 +5,9 @@ from jaxtyping import Bool, Float
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.linformer.definition import mixtures
-from efficient_attention.attention.logits.definition import dot_logits
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import combine_values, drop_slots, softmax_over
+from efficient_attention.attention.slot_softmax import Pairs, read_by_tokens
+from efficient_attention.attention.weights import dropout_rate, kept_slots
 from efficient_attention.attention.whole_rows import (
     check_whole_rows,
     finish,
@@ -20,11 +20,11 @@ from efficient_attention.attention.whole_rows import (
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     """The output of `Linformer`, with padding, cross attention, grouped heads and dropout of slots."""
     check_whole_rows(request)
-    dtype, (keys_BRGK, values_BRGK) = request.query.dtype, slots(request)
-    logits_BHLR = dot_logits(request.query, keys_BRGK, dtype, None)
-    weights_BHLR = softmax_over(logits_BHLR, None)
-    out_BLHK = combine_values(drop_slots(weights_BHLR, request), values_BRGK, dtype, None)
-    return finish(out_BLHK, request).astype(dtype), None
+    heads = request.query.shape[2]
+    keys_BHRK, values_BHRK = (per_head(x_BRGK, heads).swapaxes(1, 2) for x_BRGK in slots(request))
+    pairs = Pairs(None, kept_slots(request, keys_BHRK.shape[2]))
+    out_BLHK = read_by_tokens(request.query, keys_BHRK, values_BHRK, pairs, dropout_rate(request))
+    return finish(out_BLHK, request).astype(request.query.dtype), None
 
 
 def slots(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:

@@ -1,7 +1,5 @@
 """Nystrom attention in time and memory linear in the length."""
 
-import math
-
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -10,7 +8,8 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.nystrom.definition import Nystrom, check, means_of, middle
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import softmax_over
+from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_by_tokens
+from efficient_attention.attention.weights import undivided_softmax
 from efficient_attention.attention.whole_rows import finish, per_head, valid_keys, without_padding
 
 BLOCK = 128  # tokens whose convolution is one product
@@ -19,18 +18,17 @@ BLOCK = 128  # tokens whose convolution is one product
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     """The output of `Nystrom`, with padding, cross attention and grouped heads, computed in float32."""
     check(request)
-    mechanism, (heads, width) = of_kind(Nystrom, request.mechanism), request.query.shape[2:]
+    mechanism, heads = of_kind(Nystrom, request.mechanism), request.query.shape[2]
     means, valid_BM = means_of(request), valid_keys(request)
-    query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
     key_BMHK, value_BMHK = (per_head(x, heads).astype(jnp.float32) for x in (request.key, request.value))
     is_there = None if valid_BM is None else valid_BM[:, None, None]
-    back_BHmM = softmax_over(float32_einsum('BHmK,BMHK->BHmM', means.query_BHmK, key_BMHK), is_there)
-    read_BHmK = float32_einsum('BHmM,BMHK->BHmK', back_BHmM, value_BMHK)
+    logits_BHmM = float32_einsum('BHmK,BMHK->BHmM', means.query_BHmK, key_BMHK)
+    back_BHmM, total_BHm1 = undivided_softmax(logits_BHmM, is_there)
+    read_BHmK = float32_einsum('BHmM,BMHK->BHmK', back_BHmM, value_BMHK) / total_BHm1
     inner_BHmK = float32_einsum('BHmn,BHnK->BHmK', middle(means, mechanism.iterations), read_BHmK)
-    logits_BHLm = float32_einsum('BLHK,BHmK->BHLm', query_BLHK, means.key_BHmK)
     has_all = valid_BM is None and request.key.shape[1] >= mechanism.landmarks
-    front_BHLm = softmax_over(logits_BHLm, None if has_all else means.has_key_b1m[:, :, None])
-    out_BLHK = float32_einsum('BHLm,BHmK->BLHK', front_BHLm, inner_BHmK)
+    pairs = NO_PAIRS if has_all else Pairs(means.has_key_b1m[:, :, None])
+    out_BLHK = read_by_tokens(request.query.astype(jnp.float32), means.key_BHmK, inner_BHmK, pairs)
     if mechanism.convolution:
         out_BLHK = out_BLHK + convolved(without_padding(value_BMHK, valid_BM), request.operand('convolution'))
     return finish(out_BLHK, request).astype(request.query.dtype), None
