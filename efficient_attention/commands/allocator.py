@@ -17,8 +17,8 @@ page faults of 60 steps of the quickstart's model: after the imports 0.70, befor
 
 That no thread has an arena of its own is an exception, and comes with the first thread of an entry point. Where one
 has allocated before, glibc deals all arenas out in turn, and a thread of XLA may get that one, whose blocks lie in
-64 MiB at most: larger ones are then mapped and unmapped at each step all the same. Measured: 22 % of the time of a
-training step of FAVOR+, in every other run.
+64 MiB at most: larger ones are then mapped and unmapped at each step all the same. Seen in two of three processes that
+trained at once: there 22 % of the time of FAVOR+'s steps was the kernel's, and none of it with one arena.
 """
 
 import collections
