@@ -20,7 +20,11 @@ from tests.quick_compile import FLAGS
 PROGRAMS = 'JAX_COMPILATION_CACHE_DIR'
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-os.environ['XLA_FLAGS'] = f'--xla_force_host_platform_device_count=8 {FLAGS} {os.environ.get("XLA_FLAGS", "")}'.strip()
+# Eight devices share a few cores here. Where the machine is very slow or stands still, one of them may wait for another
+# for longer than the 40 seconds after which XLA aborts the process.
+PATIENCE = '--xla_cpu_collective_call_terminate_timeout_seconds=300'
+EMULATED = f'--xla_force_host_platform_device_count=8 {PATIENCE}'
+os.environ['XLA_FLAGS'] = f'{EMULATED} {FLAGS} {os.environ.get("XLA_FLAGS", "")}'.strip()
 # A compiled program is kept for the other files and processes of the run; in a folder that is named from
 # outside, for later runs too.
 TEMPORARY = None if PROGRAMS in os.environ else tempfile.mkdtemp(prefix='programs-')

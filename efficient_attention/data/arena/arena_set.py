@@ -62,6 +62,7 @@ class ArenaSet(abc.ABC):
     kind: ClassVar[str]
     vocabulary: ClassVar[str]  # of data/tokenizers/fixed.py
     texts: ClassVar[int] = 1  # of a row
+    rules: ClassVar[int] = 2  # of its generator or reader; a change of them is other rows
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -169,6 +170,7 @@ class PassagePairs(ArenaSet):
     kind = 'passages'
     vocabulary = 'bytes'
     texts = 2
+    rules = 3
     count: int
     length: int
     seed: int

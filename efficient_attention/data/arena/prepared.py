@@ -32,7 +32,6 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 
 FORMAT = 2
-RULES = 2  # of the generators and readers; a change of them is other rows
 ARRAYS = ('ids', 'ends', 'labels')
 CONTENT = 'rows'
 
@@ -50,7 +49,7 @@ class PreparedRow(NamedTuple):
 
 def set_identity(arena_set: ArenaSet, split: str) -> str:
     """SHA-256 of what the rows of a split are: the set's text, and what is read for it."""
-    identity = {'format': 1, 'rules': RULES, 'split': split}  # no format of folders: a run may change it and go on
+    identity = {'format': 1, 'rules': arena_set.rules, 'split': split}  # no format of folders: a run may change it and go on
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
@@ -109,7 +108,7 @@ def _write(folder: Path, arena_set: ArenaSet, split: str, progress: Progress) ->
         _write_header(file, int(lengths_RT.sum()))
     np.save(folder / 'ends.npy', np.cumsum(lengths_RT).reshape(lengths_RT.shape))
     np.save(folder / 'labels.npy', np.array(labels, np.uint8))
-    manifest = {'format': FORMAT, 'rules': RULES, 'set': arena_set.text, 'split': split}
+    manifest = {'format': FORMAT, 'rules': arena_set.rules, 'set': arena_set.text, 'split': split}
     counts = {'rows': len(labels), 'ids': int(lengths_RT.sum())}
     manifest |= {'counts': counts, 'files': describe_files(folder)}
     manifest['checksum'] = manifest_checksum(manifest)

@@ -10,9 +10,9 @@ from efficient_attention.data.arena.passages import LONG, Passages, body_of, pas
 from efficient_attention.errors import InputError
 
 FIRST = {  # SHA-256 of the first hundred rows of each split, of DOCUMENTS
-    'train': '7899a95ab9635b5c97d2fa1f290ed8eb3dbbaee84500df171d3f10bf45e02614',
-    'dev': 'cd352d7be57d499c990d1d9b091bc2f7b7ac2131b846c92ef687b022a79fa5ff',
-    'test': 'fb17a896da3b479d36b1ecf2db7bfdaa8db0231b22ccc209e5c67ab653da78a8',
+    'train': '0c12c2f78bed3acb28fa235c273be96e649c56b7d0a2e7af5a8ff9c2a51ffc17',
+    'dev': '07c318fa29e7feccddc3e0949ab2480de35a64becfe21614097d4bc3a1d93f49',
+    'test': '0d9524cc07e5d58268c2b2a17b3fe1e5548325f2cc8bdfdd98ee12ca2bf9f475',
 }
 DOCUMENTS = [f'{number:05d}' * 40 for number in range(200)]  # each place of a document tells which it is
 
@@ -75,6 +75,13 @@ def test_a_document_is_of_one_split():
 def test_the_ends_of_long_documents_are_passed_over():
     long = 'a' * (LONG // 20) + 'b' * (LONG - LONG // 10) + 'c' * (LONG // 20)
     assert set(body_of(long).tolist()) == {ord('b')} and len(body_of('abc')) == 3
+
+
+def test_white_space_tells_no_document_from_another():
+    lines = DOCUMENTS[0] + '\n' + DOCUMENTS[1] + '\r\n\n\t' + DOCUMENTS[2]
+    assert bytes(body_of(lines)).decode() == ' '.join(DOCUMENTS[:3])
+    found = passages_of([DOCUMENTS[0].replace('0', '0 \n'), lines, *DOCUMENTS], 'train', 50, 'here')
+    assert not any(b'\n' in bytes(one) or b'  ' in bytes(one) for one in found.documents)
 
 
 def test_documents_that_are_too_short_or_too_few():
