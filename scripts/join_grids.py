@@ -106,7 +106,7 @@ def read_grid(path: Path) -> dict[str, Table]:
             )
         grid_table(grid['cells'], grid['yardsticks'])  # reads all other fields
         if not columns:
-            raise ValueError('no cell')
+            raise ValueError('it has none')
     except KeyError as error:
         raise InputError(f'{fault}: {error} is missing') from None
     except (ArithmeticError, ValueError, TypeError, AttributeError) as error:

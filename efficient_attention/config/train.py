@@ -6,6 +6,8 @@ from efficient_attention.config.checks import check_within
 from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked, read_by
 from efficient_attention.errors import InputError
 
+MOST_SEED = 2**31
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
@@ -33,7 +35,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
             check_within(f'train.{name}', getattr(self, name), 1)
-        check_within('train.seed', self.seed, 0, 2**31)
+        check_within('train.seed', self.seed, 0, MOST_SEED)
         check_within('train.early_stop', self.early_stop, 0)
         check_within('train.label_smoothing', self.label_smoothing, 0, 1, high_is_open=True)
         check_within('train.z_loss', self.z_loss, 0)

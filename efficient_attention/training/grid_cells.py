@@ -21,8 +21,10 @@ from efficient_attention.whole_files import write_atomically
 YARDSTICKS = 'yardsticks.json'  # of a grid's folder
 MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X (12,208 rows) and retrieval
 Cells = dict[tuple[str, str], dict[str, Any]]
-# What a row and a column are the names of. One value of these for several would train cells that are not what they say.
-NAMED = {'row': ('examples.train', 'examples.dev', 'examples.test', 'data.source'), 'column': ('model.attention',)}
+# What a row is the name of: one value of these for several rows would train the same under several names. Tables print
+# the rows that a single one was trained on, and nothing of a mechanism but its column.
+OF_ROW = ('examples.train', 'examples.dev', 'examples.test', 'data.source')
+OF_COLUMN = 'model.attention'
 
 
 def cells_of(
@@ -34,7 +36,7 @@ def cells_of(
 
     Raises:
         InputError: the file cannot be read or refuses a cell, a name comes twice, a field is unknown, or an override
-            gives several rows the same examples, or several columns the same attention, where the file does not.
+            gives several rows the same examples, or a column another attention, than the file does.
     """
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
@@ -54,21 +56,27 @@ def cells_of(
                 raise InputError(f'{row},{column}: {error}') from None
             cells[row, column] = config.to_dict()
     for name in overrides:
-        _refuse_one_for_several(name, own, cells)
+        _check_names_stay_true(name, own, cells)
     return cells
 
 
-def _refuse_one_for_several(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
-    """Raises InputError where cells are of different rows (columns) by the file and no more by the override."""
+def _check_names_stay_true(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
+    """Raises InputError where an override makes different rows the same, or another mechanism of a column."""
     group, _, field = name.partition('.')
-    for axis, kind in enumerate(NAMED):
-        seen: dict[Any, tuple[str, str]] = {}
-        for cell in cells if name in NAMED[kind] else ():
-            other = seen.setdefault((cells[cell][group][field], cell[1 - axis]), cell)
+    seen: dict[Any, tuple[str, str]] = {}
+    for cell, values in cells.items():
+        row, column = cell
+        if name == OF_COLUMN and values[group][field] != own[cell][group][field]:
+            raise InputError(
+                f'--config.{name} is {values[group][field]!r}, which the column {column} is not; give it a column of '
+                'its own in the config file, or train it with train.py'
+            )
+        if name in OF_ROW:
+            other = seen.setdefault((values[group][field], column), cell)
             if own[cell][group][field] != own[other][group][field]:
                 raise InputError(
-                    f'--config.{name} is {cells[cell][group][field]!r} in the {kind}s {other[axis]} and {cell[axis]}, '
-                    f'whose names would be wrong; give it to one {kind} at a time, or put {{{kind}}} in it'
+                    f'--config.{name} is {values[group][field]!r} in the rows {other[0]} and {row}, which would train '
+                    'the same under two names; give it to one row at a time, or put {row} in it'
                 )
 
 

@@ -13,11 +13,11 @@ from efficient_attention.config.nested_dicts import flatten, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, one_line
 from efficient_attention.whole_files import write_atomically
-from efficient_attention.workdir.config_file import CONFIG
+from efficient_attention.workdir.folder_kind import GRID, VALUES, check_kind
 
 Values = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Values]
-VALUES, CHOICE, CELL = 'values.json', 'choice.json', 'cell.json'  # of a cell's folder: config, choice, result
+CHOICE, CELL = 'choice.json', 'cell.json'  # of a cell's folder, beside VALUES: choice, result
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
 PILOT_SECONDS = 'pilot_seconds'  # beside them; cells of before have none
 PLACE = re.compile(r':(folder|source)=.*')  # where a set of rows lies
@@ -77,9 +77,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_workdir(workdir: Path, cells: Cells) -> None:
-    """Raises InputError where a cell's folder is of another config, or the folder is that of a single run."""
-    if (workdir / CONFIG).is_file():
-        raise InputError(f'{workdir} is the workdir of a single run; name a new --workdir for the grid')
+    """Raises InputError where a cell's folder is of another config, or the folder is none of a grid."""
+    check_kind(workdir, GRID)
     for (row, column), values in cells.items():
         folder = workdir / row / column
         for name, (before, now) in differences(read_object(folder / VALUES), values) if has_begun(folder) else ():

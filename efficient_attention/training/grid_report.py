@@ -10,11 +10,11 @@ from typing import Any
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.training.grid import FULL
 from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.folder_kind import GRID_SUMMARY
 
 Cells = Mapping[str, Mapping[str, Any]]
 MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
 MIB = 2**20
-GRID = 'grid.json'
 STEPS = 'steps/s, share of full'
 HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
 LEGEND = (
@@ -34,7 +34,7 @@ def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], work
     """Writes the three files; returns their paths."""
     content = {'cells': cells, 'yardsticks': yardsticks}
     texts = {
-        GRID: json.dumps(content, indent=2) + '\n',
+        GRID_SUMMARY: json.dumps(content, indent=2) + '\n',
         'grid.md': grid_table(cells, yardsticks),
         'grid.svg': grid_picture(cells, yardsticks),
     }
@@ -46,7 +46,7 @@ def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], work
 def known_yardsticks(workdir: Path) -> dict[str, dict[str, float]]:
     """Those that a command before wrote into the folder's file, of whichever rows."""
     try:
-        return dict(read_json_file(workdir / GRID)['yardsticks'])
+        return dict(read_json_file(workdir / GRID_SUMMARY)['yardsticks'])
     except (OSError, ValueError, TypeError, KeyError):
         return {}  # there is none yet
 
@@ -91,7 +91,7 @@ def _notes(good: Mapping[str, Any]) -> list[str]:
     shared: Mapping[str, Any] = next((cell['shared_fields'] for cell in good.values() if 'shared_fields' in cell), {})
     if rows := shared.get('examples.train'):
         notes.append(f'{next(iter(good.values()))["steps"]:,} steps with rows of `{rows}`.')
-    if len({tuple(cell['seeds']) for cell in good.values()}) > 1:
+    if any(tuple(cell['seeds']) != ('0',) for cell in good.values()):
         notes.append(f'Seeds: {_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.')
     if any(cell.get('machine') for cell in good.values()):
         machines = {name: cell.get('machine', 'an unknown machine') for name, cell in good.items()}
@@ -142,9 +142,8 @@ def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 
 def _have_same_step(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether both divide a batch and recompute layers in the same way, as far as it is known."""
-    known = [one['step_fields'] for one in (cell, full) if 'step_fields' in one]
-    return all(fields == known[0] for fields in known)
+    """Whether both divide a batch and recompute layers in the same way; cells of before it was noted are taken to."""
+    return cell.get('step_fields') == full.get('step_fields')
 
 
 def _is_share(cell: Mapping[str, Any]) -> bool:

@@ -38,7 +38,6 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Save
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import (
     check_claim,
-    check_is_of_one_run,
     claim_workdir,
     growth_note,
     may_differ,
@@ -46,6 +45,7 @@ from efficient_attention.workdir.config_file import (
 )
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.fingerprint import compare_fingerprints
+from efficient_attention.workdir.folder_kind import RUN, check_kind
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from efficient_attention.workdir.report import write_report
@@ -77,7 +77,7 @@ def train(
     if is_begun:
         check_claim(workdir, config)  # before data are prepared, which may take minutes
     else:
-        check_is_of_one_run(workdir)
+        check_kind(workdir, RUN)
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind

@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.train import MOST_SEED
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.whole_files import cannot_be_written, write_atomically
+from efficient_attention.workdir.folder_kind import SEEDS, SEEDS_SUMMARY, check_kind
 from efficient_attention.workdir.metrics import best_evaluation
 
-MOST_SEED = 2**31  # of `train.seed`
 PROGRAMS = Path('cache', 'programs')  # that the seeds share; JAX runs what lies there, so in no workdir of a stranger
 
 
@@ -33,11 +34,13 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         {'seeds': {seed: metrics}, 'mean': metrics, 'deviation': metrics}.
 
     Raises:
-        InputError: a seed is no whole number or comes twice, no text is held out, or what `train` raises.
+        InputError: a seed is no whole number or comes twice, the folder is a run's or a grid's, no text is held out,
+            or what `train` raises.
         RunError, InputError: the folder of compiled programs cannot be made.
         RunStopped: a stop signal ended a run; the same call goes on from there.
     """
     check_seeds(seeds)
+    check_kind(workdir, SEEDS)
     config, examples, pretrained = fill_config(values)
     if not config.has_held_out:
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
@@ -50,7 +53,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         runs[seed] = best_evaluation(folder, config.checkpoint)
     summary = {'seeds': runs, **spread(list(runs.values()))}
     if jax.process_index() == 0:
-        write_atomically(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
+        write_atomically(workdir / SEEDS_SUMMARY, json.dumps(summary, indent=2) + '\n')
     return summary
 
 

@@ -17,8 +17,6 @@ from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
-# Files of folders in which several runs lie, each in a folder of its own.
-OF_SEVERAL = {'grid.json': 'a grid', 'values.json': "a grid's cell", 'seeds.json': 'several seeds'}
 
 
 def fields_of_a_run(mark: str) -> tuple[str, ...]:
@@ -46,13 +44,6 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
     except OSError as error:
         raise cannot_be_written(workdir, error) from None
     write_atomically(workdir / CONFIG, json.dumps(to_dict(config), indent=2) + '\n')
-
-
-def check_is_of_one_run(workdir: Path) -> None:
-    """Raises InputError where a folder is that of several runs, whose tables a single run would not be in."""
-    for name, what in OF_SEVERAL.items():
-        if (workdir / name).is_file():
-            raise InputError(f'{workdir} is the folder of {what} ({name} is in it); name a new --workdir')
 
 
 def check_claim(workdir: Path, config: RunConfig) -> None:

@@ -59,7 +59,7 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
         ),
         (
             ['empty.json', '--output', 'all.json'],
-            'empty.json: no grid.json of scripts/train_grid.py: its cells are not those of a grid (no cell)',
+            'empty.json: no grid.json of scripts/train_grid.py: its cells are not those of a grid (it has none)',
         ),
         (['ten.json', 'twenty.json'], 'twenty.json: listops has other steps than the files before, which cannot be'),
         (['ten.json', '--output', 'all.md'], '--output is all.md; it must end in .json'),

@@ -29,25 +29,23 @@ def test_overrides_may_name_the_cell():
 
 
 @pytest.mark.parametrize(
-    'name, value, rows, columns, line',
-    [
-        (
-            'examples.train',
-            'imdb:folder=x',
-            ['listops', 'text'],
-            ['full'],
-            "'imdb:folder=x' in the rows listops and text",
-        ),
-        ('examples.test', 'x', ['listops', 'text'], ['full', 'linear'], "'x' in the rows listops and text"),
-        ('model.attention', 'full', ['text'], ['full', 'linear'], "'full' in the columns full and linear"),
-    ],
+    'name, value, columns', [('examples.train', 'imdb:folder=x', ['full']), ('examples.test', 'x', ['full', 'linear'])]
 )
-def test_an_override_of_what_names_mean(name: str, value: str, rows: list, columns: list, line: str):
+def test_rows_that_an_override_makes_the_same(name: str, value: str, columns: list):
     with pytest.raises(InputError) as error:
-        cells_of(FILE, {name: value}, rows, columns)
-    assert str(error.value).startswith(f'--config.{name} is {line}, whose names would be wrong; give it to one ')
+        cells_of(FILE, {name: value}, ['listops', 'text'], columns)
+    line = f'--config.{name} is {value!r} in the rows listops and text, which would train the same under two names; '
+    assert str(error.value).startswith(line)
     group, field = name.split('.')
-    assert cells_of(FILE, {name: value}, rows[:1], columns[:1])[rows[0], columns[0]][group][field] == value
+    assert cells_of(FILE, {name: value}, ['listops'], columns)['listops', 'full'][group][field] == value
+
+
+def test_a_column_that_an_override_makes_another_mechanism():
+    with pytest.raises(InputError) as error:
+        cells_of(FILE, {'model.attention': 'linear()'}, ['text'], ['linear', 'full'])
+    line = "--config.model.attention is 'linear()', which the column full is not; give it a column"
+    assert str(error.value).startswith(line)
+    assert cells_of(FILE, {'model.attention': 'linear()'}, ['text'], ['linear'])
 
 
 def test_an_override_that_is_different_in_each_row():

@@ -42,7 +42,7 @@ def begin(workdir: Path, cells: dict, size: str = '') -> None:
 
 def test_the_workdir_of_a_single_run_is_refused(tmp_path: Path):
     (tmp_path / 'config.json').write_text('{}')
-    with pytest.raises(InputError, match=f'^{tmp_path} is the workdir of a single run; name a new --workdir for the'):
+    with pytest.raises(InputError, match=f'^{tmp_path} is the folder of a single run'):
         check_workdir(tmp_path, noted(cells_of('recall,full'), ''))
 
 

@@ -6,11 +6,7 @@ from efficient_attention.config.fields import CHANGEABLE
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.grid_configs import VALUES
-from efficient_attention.training.grid_report import GRID
 from efficient_attention.workdir.config_file import (
-    OF_SEVERAL,
-    check_is_of_one_run,
     claim_workdir,
     fields_of_a_run,
     growth_note,
@@ -33,15 +29,6 @@ def test_the_same_config_may_claim_again(tmp_path):
     for _ in range(2):
         claim_workdir(tmp_path, config())
         assert read_config(tmp_path) == config()
-
-
-@pytest.mark.parametrize('name', [GRID, VALUES, 'seeds.json'])
-def test_the_folder_of_several_runs_is_none_of_one(tmp_path, name: str):
-    check_is_of_one_run(tmp_path)
-    (tmp_path / name).write_text('{}')
-    line = rf'^{tmp_path} is the folder of {OF_SEVERAL[name]} \({name} is in it\); name a new --workdir$'
-    with pytest.raises(InputError, match=line):
-        check_is_of_one_run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, row_strea
 from efficient_attention.data.held_out_documents import document_hash
 from efficient_attention.errors import InputError
 
-# Of the documents, by a hash of their text. Twice as many to test as to validate: a score of few documents, however many
-# pairs are drawn from them, is one of few differences between documents.
+# Of the documents, by a hash of their text. Twice as many to test as to validate: a score on few documents, however
+# many pairs are drawn from them, is one of few differences between documents.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
 LONG = 20_000  # bytes, from which on the ends of a document are passed over
 EDGE = 20  # one part of so many at each end
