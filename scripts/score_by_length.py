@@ -11,7 +11,7 @@ pairs each has, and the score of each model there, null where there are none.
 from efficient_attention.commands.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
 
 import itertools
 import json

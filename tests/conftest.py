@@ -38,7 +38,7 @@ import pytest  # noqa: E402
 from efficient_attention.commands import stopping  # noqa: E402
 from tests.one_device import see_one_device  # noqa: E402
 
-stopping.catch_stop_signals = lambda: None  # a script that a test runs in this process leaves pytest its handlers
+stopping.catch_stop_signals = lambda **_: None  # a script that a test runs in this process leaves pytest its handlers
 
 LONGEST = (
     'test_hosts.py',

@@ -15,10 +15,11 @@ The settings act on what is allocated, freed or started after them. They may com
 little, if they come before the first device, with which XLA starts the threads that allocate. Measured, in millions of
 page faults of 60 steps of the quickstart's model: after the imports 0.70, before them 0.91, without the settings 12.9.
 
-That no thread has an arena of its own is an exception, and comes with the first thread of an entry point. Where one
-has allocated before, glibc deals all arenas out in turn, and a thread of XLA may get that one, whose blocks lie in
-64 MiB at most: larger ones are then mapped and unmapped at each step all the same. Seen in two of three processes that
-trained at once: there 22 % of the time of FAVOR+'s steps was the kernel's, and none of it with one arena.
+One of the four comes earlier: that no thread has an arena of its own, before an entry point starts its first thread,
+which waits for stop signals. Where a thread has allocated before, glibc deals all arenas out in turn, and a thread of
+XLA may get that one, whose blocks lie in 64 MiB at most: larger ones are then mapped and unmapped at each step all the
+same. Seen in two of three processes that trained at once: there 22 % of the time of FAVOR+'s steps was the kernel's,
+and none of it with one arena. Commands that do not tune the allocator keep the arenas of their threads.
 """
 
 import collections
@@ -64,7 +65,10 @@ def reason_to_leave_it() -> str:
 
 
 def share_one_arena() -> None:
-    """Has threads that start from here on allocate where the main thread does; before the first of them starts."""
+    """Has threads that start from here on allocate where the main thread does; before the first of them starts.
+
+    Where glibc refuses, `keep_freed_memory`, which asks again, says so.
+    """
     if not reason_to_leave_it():
         ctypes.CDLL(None).mallopt(*_SETTINGS['M_ARENA_MAX'])
 

@@ -207,10 +207,16 @@ def line_of(number: int) -> str:
 _watches: list[StopWatch] = []  # none, or that of this process
 
 
-def catch_stop_signals() -> None:
-    """Begins to catch stop signals: the first thing that an entry point does."""
+def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
+    """Begins to catch stop signals: the first thing that an entry point does.
+
+    Args:
+        keeps_freed_memory: whether the entry point tunes the allocator (allocator.py), of which the thread that is
+            started here asks that it be begun before.
+    """
     if not _watches:
-        share_one_arena()  # which the thread that is started here would break
+        if keeps_freed_memory:
+            share_one_arena()
         _watches.append(StopWatch())
         _watches[0].install()
         atexit.register(_let_it_end)  # the first that is registered is called last

@@ -218,4 +218,5 @@ def test_every_command_catches_stop_signals_first():
     for path, text in commands.items():
         first_import = next(line for line in text.splitlines() if line.startswith(('import ', 'from ')))
         assert first_import == 'from efficient_attention.commands.stopping import catch_stop_signals', path
-        assert text.index('    catch_stop_signals()') < text.index('run_command'), path
+        keeps = 'keeps_freed_memory=True' if 'print(keep_freed_memory()' in text else ''
+        assert text.index(f'    catch_stop_signals({keeps})') < text.index('run_command'), path
