@@ -42,8 +42,9 @@ MECHANISM_CELLS |= {
     },
     "linear('cos', 19)": {'plain': 'linear has no room for 20 positions, only for 19'},
 }
-ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
-ROW_CELLS |= {'offset': None, 'lse': r'\w+ has no log-sum-exp'}
+ROW_CELLS = dict.fromkeys(('padding', 'cross grouped', 'grouped', 'offset', 'traced offset', 'row positions'))
+ROW_CELLS |= dict.fromkeys(('bias', 'key bias', 'function bias'), r'\w+ has no additive bias')
+ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {
     'linformer(5, 90)': ROW_CELLS | {'dropout': None},
     'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
@@ -54,11 +55,11 @@ MECHANISM_CELLS |= {
 }
 NO_CROSS = 'sinkhorn has no cross attention: 20 queries and 90 keys'
 SINKHORN_CELLS = ROW_CELLS | {'dropout': None, 'padding dropout grouped': None}
-SINKHORN_CELLS |= {'cross grouped': NO_CROSS, 'offset': NO_CROSS}
+SINKHORN_CELLS |= dict.fromkeys(('cross grouped', 'offset', 'traced offset', 'row positions'), NO_CROSS)
 MECHANISM_CELLS |= {
     'sinkhorn(6, 15)': SINKHORN_CELLS,
     'sinkhorn(4, 25, 3, cut=2)': SINKHORN_CELLS,
-    'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS | {'row positions': NO_CROSS},
+    'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS,
     'sinkhorn(5, 3)': {'plain': 'sinkhorn has no room for 20 keys, only for 15'},
 }
 ROUTING_CELLS = dict.fromkeys(('padding segments grouped', 'padding dropout grouped', 'dropout')) | {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_slots
+from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_by_tokens, read_slots
 from tests.tolerances import assert_close
 
 RATE = 0.3
@@ -53,15 +53,31 @@ def test_values_and_gradients_are_those_of_the_formula(name: str):
         assert not out[0, 0, 0, 1].any() and not pull(cotangent)[0][0, 0, 0, 1].any()
 
 
+def test_tokens_of_whole_rows_read_the_slots_of_their_head():
+    query_BLHK, slots = jax.random.normal(jax.random.key(0), (2, 5, 3, 4)), (2, 3, 7, 4)
+    key_BHRK, value_BHRK = (jax.random.normal(jax.random.key(seed), slots) for seed in (1, 2))
+    is_there_B11m = jnp.asarray([1, 0, 1, 1, 0, 1, 1], bool)[None, None, None]
+    found = read_by_tokens(query_BLHK, key_BHRK, value_BHRK, Pairs(is_there_B11m))
+    logits = jnp.einsum('blhk,bhrk->bhlr', query_BLHK, key_BHRK, precision='highest') / 2.0
+    weights = jax.nn.softmax(jnp.where(is_there_B11m, logits, -jnp.inf), axis=-1)
+    assert_close(found, jnp.einsum('bhlr,bhrk->blhk', weights, value_BHRK, precision='highest'))
+
+
 def test_no_weight_is_kept_for_the_backward_pass():
     _, pull = jax.vjp(read_slots, *operands())
     assert SHAPE not in {array.shape for array in jax.tree.leaves(pull)}
 
 
-def test_products_are_of_the_operands_dtype():
-    out, pull = jax.vjp(read_slots, *operands(jnp.bfloat16))
+@pytest.mark.parametrize('name', ['all', 'both'])
+def test_products_are_of_the_operands_dtype(name: str):
+    pairs = masks()[name]
+
+    def read(*vectors: jax.Array) -> jax.Array:
+        return read_slots(*vectors, pairs, 0.0 if name == 'all' else RATE)
+
+    out, pull = jax.vjp(read, *operands(jnp.bfloat16))
     assert out.dtype == jnp.float32 and {gradient.dtype for gradient in pull(out)} == {jnp.dtype(jnp.bfloat16)}
-    exact, pull_exact = jax.vjp(read_slots, *(x.astype(jnp.float32) for x in operands(jnp.bfloat16)))
+    exact, pull_exact = jax.vjp(read, *(x.astype(jnp.float32) for x in operands(jnp.bfloat16)))
     assert_close(out, exact, dtype=jnp.bfloat16)
     for gradient, of_floats in zip(pull(exact), pull_exact(exact), strict=True):
         assert_close(gradient.astype(jnp.float32), of_floats, dtype=jnp.bfloat16, gradient=True)

@@ -111,7 +111,7 @@ def test_snakes_keep_clear_of_one_another(size, bars, count):
 
 
 @pytest.mark.parametrize(
-    'size, bars, count', [(16, 4, 100), (32, EASY, 400), (32, HARD, 200), (64, EASY, 30), (128, HARD, 20)]
+    'size, bars, count', [(16, 4, 100), (32, EASY, 400), (32, HARD, 200), (64, EASY, 200), (128, HARD, 100)]
 )
 def test_both_labels_and_both_snakes_are_equally_likely(size, bars, count):
     many = images(size, bars, count)
