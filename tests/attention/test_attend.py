@@ -156,6 +156,18 @@ def test_short_lengths(backend: str, length: int):
     check(backend, 'causal', 'plain', length)
 
 
+@pytest.mark.parametrize('text', ['full', 'linear()', 'nystrom(4)'])
+def test_the_reference_has_forward_mode_derivatives(text: str):
+    query, change, other = (jax.random.normal(jax.random.key(seed), (1, 9, 2, 4)) for seed in range(3))
+
+    def out(query: jax.Array, backend: str) -> jax.Array:
+        return attend(query, other, other, parse_mechanism(text), backend=backend)
+
+    forward = jax.jvp(lambda query: out(query, 'reference'), (query,), (change,))[1]
+    gradient = jax.grad(lambda query: (out(query, 'auto') * other).sum())(query)
+    assert_close((forward * other).sum(), (gradient * change).sum(), gradient=True)
+
+
 @pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
 @pytest.mark.parametrize('backend, text', [*((name, 'causal') for name in HERE), ('blocked', 'sparse_strided(9)')])
 def test_bfloat16_stays_near_the_float32_reference(backend: str, text: str):
