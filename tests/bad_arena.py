@@ -103,7 +103,7 @@ BAD_ARENA = {
     ),
     'grid of one task by several names': grid(
         '--rows=recall,text --config.examples.train=imdb:folder=x',
-        "--config.examples.train is 'imdb:folder=x' in the rows recall and text, whose names would be wrong; give it t",
+        "--config.examples.train is 'imdb:folder=x' in the rows recall and text, which would train the sa",
     ),
     'grid of one cell': BadInput(
         'scripts/train_grid.py --config=configs/arena.py:text,full --rows=text --workdir={here}/grid',
