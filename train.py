@@ -31,6 +31,7 @@ def main() -> None:
     # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
     from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
+    from efficient_attention.workdir.folder_kind import RUN, check_place
     from efficient_attention.workdir.verify import verify_checkpoints
 
     if VERIFY.value:
@@ -38,6 +39,7 @@ def main() -> None:
         return
     if CONFIG.value is None:  # after --verify --noverify
         raise InputError('--config is missing')
+    check_place(WORKDIR.value, RUN)
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     values = CONFIG.value.to_dict()

@@ -38,7 +38,11 @@ ROWS = flags.DEFINE_list('rows', None, 'Tasks, with commas.')
 COLUMNS = flags.DEFINE_list('columns', ['full'], 'Mechanisms, with commas; full is what others are compared with.')
 SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, with commas.')
 RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by pilots; none = that of the config.')
-SIZE = flags.DEFINE_string('size', '', 'What stands behind the column in the argument; none = nothing.')
+SIZE = flags.DEFINE_string(
+    'size',
+    '',
+    'Size of the cells, as paper or code in arena.py: what stands behind the column in the argument; none = nothing.',
+)
 YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Print the yardsticks of the rows and train nothing.')
 PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot.', lower_bound=1)
 
@@ -50,11 +54,15 @@ def main() -> None:
     from efficient_attention.training.grid_cells import cells_of, has_own_sizes, positive_rates, yardsticks_of
     from efficient_attention.training.grid_configs import in_folder
     from efficient_attention.training.grid_report import grid_table, known_yardsticks, write_grid
+    from efficient_attention.training.seeds import refuse_a_seed
+    from efficient_attention.workdir.folder_kind import GRID, check_place
 
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     holder = flags.FLAGS['config']
     overrides = config_flags.get_override_values(holder)
+    refuse_a_seed(overrides)
+    check_place(WORKDIR.value, GRID)
     file, size = config_flags.get_config_filename(holder), SIZE.value
     cells = cells_of(file, overrides, ROWS.value, COLUMNS.value, size)
     if YARDSTICKS.value:

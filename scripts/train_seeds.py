@@ -30,8 +30,12 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, with comma
 def main() -> None:
     """Reads the flags, trains with each seed and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir'))
-    from efficient_attention.training.seeds import table, train_seeds  # late, as in train.py
+    from efficient_attention.training.seeds import refuse_a_seed, table, train_seeds  # late, as in train.py
+    from efficient_attention.workdir.folder_kind import SEEDS as OF_SEEDS
+    from efficient_attention.workdir.folder_kind import check_place
 
+    refuse_a_seed(config_flags.get_override_values(flags.FLAGS['config']))
+    check_place(WORKDIR.value, OF_SEEDS)
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)

@@ -101,6 +101,19 @@ BAD_ARENA = {
         '{here}/recall/full was made with train.steps = 2000, now it is 7; name a new --workdir, or give the old value',
         {'recall': make_cell},
     ),
+    'a run within a grid': BadInput(
+        'train.py --config=configs/arena.py:recall,full --workdir={here}/recall/full/seed_1',
+        "{here}/recall/full/seed_1 lies in the folder of a grid's cell ({here}/recall/full/values.json); name another",
+        {'recall': make_cell},
+    ),
+    'seeds within a grid': BadInput(
+        'scripts/train_seeds.py --config=configs/arena.py:recall,full --workdir={here}/recall',
+        "{here}/recall is the folder of a grid's row (full/values.json is in it); name a new --workdir",
+        {'recall': make_cell},
+    ),
+    'grid of a seed': grid(
+        '--rows=recall --config.train.seed=7', '--config.train.seed is 7, which --seeds names; leave it out'
+    ),
     'grid of one task by several names': grid(
         '--rows=recall,text --config.examples.train=imdb:folder=x',
         "--config.examples.train is 'imdb:folder=x' in the rows recall and text, which would train the sa",

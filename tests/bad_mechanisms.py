@@ -31,7 +31,8 @@ BAD_MECHANISMS: dict[str, BadInput] = {
         'model.attention=sinkhorn(0.5,8)', "attention 'sinkhorn(0.5,8)': sinkhorn block is 0.5; it must be a whole num"
     ),
     'row beyond the blocks': train(
-        'model.attention=sinkhorn(4,2)', 'data.length 32 is beyond the longest row, model.attention sinkhorn 8'
+        'model.attention=sinkhorn(4,2)',
+        'data.length 32 is beyond the 8 tokens that model.attention sinkhorn reads at most',
     ),
     'sort of packed documents': train(
         'model.attention=sinkhorn(16,8) data.pairs=none', "data.pairs is 'none', which packs documents into full rows"

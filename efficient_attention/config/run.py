@@ -230,7 +230,6 @@ class RunConfig:
 
 def too_long(name: str, length: int, table: str, limit: int) -> InputError:
     """The line on a row that a table of positions, or what a mechanism has learned for them, does not reach."""
-    is_of_mechanism = 'attention' in table
-    return InputError(
-        f'{name} {length} is beyond the {"longest row" if is_of_mechanism else "position table"}, {table} {limit}'
-    )
+    if 'attention' in table:
+        return InputError(f'{name} {length} is beyond the {limit} tokens that {table} reads at most')
+    return InputError(f'{name} {length} is beyond the position table, {table} {limit}')

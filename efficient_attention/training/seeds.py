@@ -66,6 +66,12 @@ def check_seeds(seeds: Sequence[str]) -> None:
         )
 
 
+def refuse_a_seed(overrides: Mapping[str, Any]) -> None:
+    """Raises InputError where a field of the config says what --seeds says."""
+    if 'train.seed' in overrides:
+        raise InputError(f'--config.train.seed is {overrides["train.seed"]}, which --seeds names; leave it out')
+
+
 def is_seed(text: str) -> bool:
     """Whether a text is a whole number that `train.seed` may be, as Python writes it."""
     is_short = len(text) <= len(str(MOST_SEED))

@@ -12,24 +12,40 @@ from efficient_attention.workdir.config_file import CONFIG
 VALUES = 'values.json'  # of a grid's cell, before it is trained
 GRID_SUMMARY = 'grid.json'
 SEEDS_SUMMARY = 'seeds.json'
-RUN, SEEDS, GRID = 'a single run', 'several seeds', 'a grid'
+RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
+DEPTH = 3  # of a run in a grid's folder: <row>/<column>/seed_<n>
 # What a folder is called -> the files of which it has one, the innermost folders first: a run that lies in the folder
 # of a grid by mistake does not make it another. Summaries come at the end of all runs, so they are not enough.
 SIGNS = {
-    "a grid's cell": (VALUES,),
+    CELL: (VALUES,),
+    "a grid's row": (f'*/{VALUES}',),
     GRID: (GRID_SUMMARY, f'*/*/{VALUES}'),
     SEEDS: (SEEDS_SUMMARY, f'seed_*/{CONFIG}'),
     RUN: (CONFIG,),
 }
+SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
 
 def check_kind(workdir: Path, wanted: str) -> None:
     """Raises InputError where a folder is one of another kind than `wanted`, which is RUN, SEEDS or GRID."""
+    kind, sign = kind_of(workdir)
+    if kind not in ('', wanted):
+        raise InputError(f'{workdir} is the folder of {kind} ({sign} is in it); name a new --workdir')
+
+
+def check_place(workdir: Path, wanted: str) -> None:
+    """As `check_kind`, for what a user names: also refuses a new folder inside one of several runs, which takes what
+    lies there for its own. Of the folders around it the files tell alone, as any may have a grid in it somewhere."""
+    check_kind(workdir, wanted)
+    for folder in workdir.absolute().parents[:DEPTH] if kind_of(workdir)[0] != wanted else ():
+        for name, kind in SEVERAL.items():
+            if (folder / name).is_file():
+                raise InputError(f'{workdir} lies in the folder of {kind} ({folder / name}); name another --workdir')
+
+
+def kind_of(folder: Path) -> tuple[str, str]:
+    """What a folder is and the first file that says so; two empty texts where it is none of these."""
     for kind, patterns in SIGNS.items():
-        found = next((path for pattern in patterns for path in workdir.glob(pattern)), None)
-        if found is None:
-            continue
-        if kind != wanted:
-            name = found.relative_to(workdir)
-            raise InputError(f'{workdir} is the folder of {kind} ({name} is in it); name a new --workdir')
-        return
+        for path in (path for pattern in patterns for path in folder.glob(pattern)):
+            return kind, str(path.relative_to(folder))
+    return '', ''

@@ -18,7 +18,7 @@ from efficient_attention.commands.stopping import StopWatch
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.training import seeds as module
-from efficient_attention.training.seeds import spread, table, train_seeds
+from efficient_attention.training.seeds import refuse_a_seed, spread, table, train_seeds
 from tests.commands.test_stopping import Left, left, watch  # noqa: F401  fixtures among them
 
 
@@ -40,6 +40,12 @@ def test_seeds_that_are_none(tmp_path: Path, seeds: list):
         match='^--seeds is .*; it must be different whole numbers from 0 to 2147483648 with commas, as 0,1,10$',
     ):
         train_seeds(default_config().to_dict(), tmp_path, seeds)
+
+
+def test_a_seed_that_the_config_is_given_is_refused():
+    refuse_a_seed({'train.steps': 7})
+    with pytest.raises(InputError, match=r'^--config\.train\.seed is 7, which --seeds names; leave it out$'):
+        refuse_a_seed({'train.seed': 7})
 
 
 def test_seeds_need_held_out_text_to_be_compared_by(tmp_path: Path):

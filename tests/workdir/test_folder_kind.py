@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.folder_kind import GRID, RUN, SEEDS, check_kind
+from efficient_attention.workdir.folder_kind import GRID, RUN, SEEDS, check_kind, check_place
 
 FILES = {
     'config.json': RUN,
@@ -14,6 +14,7 @@ FILES = {
     'grid.json': GRID,
     'text/full/values.json': GRID,
     'values.json': "a grid's cell",
+    'full/values.json': "a grid's row",
 }
 
 
@@ -45,6 +46,32 @@ def test_a_cell_is_no_folder_of_seeds(tmp_path: Path):
     write(tmp_path / 'seed_0' / 'config.json')
     with pytest.raises(InputError, match="the folder of a grid's cell"):
         check_kind(tmp_path, SEEDS)
+
+
+@pytest.mark.parametrize('wanted', [RUN, SEEDS, GRID])
+@pytest.mark.parametrize('has_ended', [False, True])
+def test_a_new_folder_within_a_grid_is_refused(tmp_path: Path, wanted: str, has_ended: bool):
+    write(tmp_path / 'arena' / 'text' / 'full' / 'values.json')
+    if has_ended:
+        write(tmp_path / 'arena' / 'grid.json')
+    for name in ('text', 'text/full', 'text/full/seed_1') + (('other',) if has_ended else ()):
+        with pytest.raises(InputError, match='the folder of a grid') as error:
+            check_place(tmp_path / 'arena' / name, wanted)
+        assert str(error.value).startswith(f'{tmp_path}/arena/{name} ') and '; name a' in str(error.value)
+    check_place(tmp_path / 'beside', wanted)
+    assert not (tmp_path / 'beside').exists()
+
+
+def test_what_has_begun_within_a_grid_goes_on(tmp_path: Path):
+    write(tmp_path / 'text' / 'full' / 'values.json')
+    write(tmp_path / 'text' / 'full' / 'seed_0' / 'config.json')
+    check_place(tmp_path / 'text' / 'full' / 'seed_0', RUN)
+    check_place(tmp_path, GRID)
+    line = (
+        rf"^{tmp_path}/text/full/seed_1 lies in the folder of a grid's cell \({tmp_path}/text/full/values.json\); name"
+    )
+    with pytest.raises(InputError, match=line):
+        check_place(tmp_path / 'text' / 'full' / 'seed_1', RUN)
 
 
 def write(path: Path) -> None:

@@ -73,7 +73,7 @@ class Sinkhorn(Mechanism):
         require_at_least(0, 'sinkhorn cut', self.cut)
         require(self.cut <= self.blocks, 'sinkhorn cut', self.cut, f'at most {self.blocks}, its blocks')
         require_truth_values('sinkhorn', causal=self.causal)
-        allowed = f'{Sinkhorn.iterations} in the causal form, which takes none'
+        allowed = f'{Sinkhorn.iterations} in the causal form, which is balanced without; leave it out'
         require(
             not self.causal or self.iterations == Sinkhorn.iterations, 'sinkhorn iterations', self.iterations, allowed
         )
