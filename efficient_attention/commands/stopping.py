@@ -211,8 +211,8 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
     """Begins to catch stop signals: the first thing that an entry point does.
 
     Args:
-        keeps_freed_memory: whether the entry point tunes the allocator (allocator.py), of which the thread that is
-            started here asks that it be begun before.
+        keeps_freed_memory: whether the entry point will tune the allocator, a part of which has to come before the
+            thread that is started here (allocator.py).
     """
     if not _watches:
         if keeps_freed_memory:

@@ -49,11 +49,8 @@ class PreparedRow(NamedTuple):
 
 def set_identity(arena_set: ArenaSet, split: str) -> str:
     """SHA-256 of what the rows of a split are: the set's text, and what is read for it."""
-    identity = {
-        'format': 1,
-        'rules': arena_set.rules,
-        'split': split,
-    }  # no format of folders: a run may change it and go on
+    # No format of folders: a run may change it and go on.
+    identity = {'format': 1, 'rules': arena_set.rules, 'split': split}
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
