@@ -44,8 +44,15 @@ def check_place(workdir: Path, wanted: str) -> None:
 
 
 def kind_of(folder: Path) -> tuple[str, str]:
-    """What a folder is and the first file that says so; two empty texts where it is none of these."""
-    for kind, patterns in SIGNS.items():
-        for path in (path for pattern in patterns for path in folder.glob(pattern)):
-            return kind, str(path.relative_to(folder))
+    """What a folder is and the first file that says so; two empty texts where it is none of these.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        for kind, patterns in SIGNS.items():
+            for path in (path for pattern in patterns for path in folder.glob(pattern)):
+                return kind, str(path.relative_to(folder))
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f'{folder}: cannot be read ({error.strerror})') from None
     return '', ''

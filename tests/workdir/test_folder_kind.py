@@ -74,6 +74,11 @@ def test_what_has_begun_within_a_grid_goes_on(tmp_path: Path):
         check_place(tmp_path / 'text' / 'full' / 'seed_1', RUN)
 
 
+def test_a_name_that_no_folder_can_have_is_one_line(tmp_path: Path):
+    with pytest.raises(InputError, match=r'x: cannot be read \(File name too long\)$'):
+        check_place(tmp_path / ('x' * 300), RUN)
+
+
 def write(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('{}')
