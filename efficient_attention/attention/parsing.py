@@ -190,7 +190,9 @@ def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[st
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError:
-        raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)})') from None
+        asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
+        advice = f'; for a causal form write {MECHANISMS[name]().causal_form(text)}' if asked else ''
+        raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)}){advice}') from None
     try:
         return make(*arguments, **options)
     except InputError as error:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.data.examples.glue import glue_task
+from efficient_attention.data.examples.labelled_text import ARENA
 from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder, unknown_words
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
@@ -23,6 +24,7 @@ from efficient_attention.interop.generation_config import task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
+from efficient_attention.tasks.problems.one_label import first_set
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 
@@ -103,8 +105,7 @@ def make_pipeline(
         return VectorPipeline(pretrained, encoder, **size, **options)
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
-    examples = examples_of(pretrained, options)
-    return TextPipeline(pretrained, encoder, examples, thresholds=pretrained.thresholds(), **size)
+    return TextPipeline(pretrained, encoder, examples_of(pretrained, options), **size)
 
 
 def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
@@ -115,7 +116,8 @@ def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConf
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels}
     fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower is one row
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'cache': 'cache'}
-    if trained.format == 'glue' and len(glue_task(trained.name).texts) == 2:
+    is_glue_pair = trained.format == 'glue' and len(glue_task(trained.name).texts) == 2
+    if is_glue_pair or (trained.format == ARENA and first_set(trained).texts == 2):
         unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
@@ -143,11 +145,12 @@ class TextPipeline:
         encoder: TextEncoder,
         examples: ExamplesConfig,
         *,
-        thresholds: Mapping[str, float],
         length: int,
         batch_size: int,
     ) -> None:
-        self.encoder, self.examples, self.length, self.thresholds = encoder, examples, length, thresholds
+        self.encoder, self.examples, self.length = encoder, examples, length
+        self.thresholds = pretrained.thresholds()
+        self.takes_any = pretrained.run is None  # what a folder from outside was trained on, one text or two
         self.config, self.head = config, head = pretrained.model, pretrained.head
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
@@ -182,7 +185,7 @@ class TextPipeline:
 
     def answers(self, inputs: list[Any]) -> tuple[list[Any], list[str]]:
         """The answers, and what was cut or left out, a line each."""
-        is_pair = bool(inputs) and not isinstance(inputs[0], str) and 'text_pair' in pair_fields(inputs[0])
+        is_pair = self.takes_any and bool(inputs) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
         task = self.task(dataclasses.replace(self.examples, text_pair=column))
         examples = [task.example(value) for value in inputs]

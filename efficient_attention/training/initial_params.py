@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, require
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
@@ -95,6 +96,8 @@ class InitialParams:
         if is_text_to_text:
             theirs = pretrained.target_tokenizer or pretrained.tokenizer
             check_same_vocabulary(run.task.target_vocabulary, theirs, start, is_text_to_text=True, is_target=True)
+        if note := other_attention(pretrained.model, self.config.model):
+            logging.getLogger(__name__).warning('train.start_from %s: %s', start, note)
         if self.config.model.global_tokens and not pretrained.model.global_tokens:
             # projections of global tokens begin as copies
             pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
@@ -113,6 +116,14 @@ class InitialParams:
         if self.config.train.start_random:
             return f'{drawn}, sizes and tokenizer from {start}'
         return f'parameters from {self.pretrained.origin()}'
+
+
+def other_attention(theirs: ModelConfig, ours: ModelConfig) -> str:
+    """A line where a checkpoint's layers were trained with other mechanisms than a run's have; '' where they agree."""
+    before, after = theirs.mechanisms, ours.mechanisms
+    if all(before[layer % len(before)] == after[layer % len(after)] for layer in range(ours.layers)):
+        return ''
+    return f'its layers were trained with attention {theirs.attention!r}, and go on with {ours.attention!r}'
 
 
 def with_mask(state: TrainState, mask: Any) -> TrainState:

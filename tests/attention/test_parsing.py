@@ -183,6 +183,10 @@ def test_bad_text_gives_one_line(text: str):
         ('sinkhorn(temperature=1 / 2)', "'1 / 2' is neither a number, True, False nor a name"),
         ('sparsemax(0.5)', 'sparsemax pattern is 0.5; it must be a pattern'),
         ('favor(causal=1)', 'favor causal is 1; it must be True or False'),
+        ('linformer(16, 1000, causal=True)', 'write another mechanism, as linformer has no causal form'),
+        ('nystrom(8, causal=True)', 'convolution=0); for a causal form write another mechanism'),
+        ('entmax(causal=True)', "for a causal form write 'entmax(causal & (full))'"),
+        ('induced(8, depth=2)', 'induced takes (points=64)'),
     ],
 )
 def test_bad_mechanisms_give_one_line(text: str, message: str):

@@ -11,7 +11,8 @@ import efficient_attention as ea
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pipeline import examples_of
+from efficient_attention.inference.pipeline import examples_of, make_pipeline
+from efficient_attention.interop.pretrained import open_pretrained
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -214,11 +215,33 @@ def test_inputs_of_another_form_are_named(checkpoint, value):
 
 def test_the_options_of_a_long_range_run_with_two_towers():
     """Its cache and its windows are none of a pipeline's, which reads texts of the user."""
-    trained = ExamplesConfig('classification', 'arena', train='passages:rows=9', cache='elsewhere', towers=True)
+    rows = 'passages:rows=9:length=100:source=stdlib'
+    trained = ExamplesConfig('classification', 'arena', train=rows, cache='elsewhere', towers=True)
     model = types.SimpleNamespace(global_tokens=0)
     run = types.SimpleNamespace(examples=trained)
     found = examples_of(
         types.SimpleNamespace(model=model, examples={}, run=run, problem='classification', labels=('0', '1')), {}
     )
     assert (found.format, found.cache, found.train, found.overlong) == ('table', 'cache', '', 'truncate')
-    assert found.towers and found.labels == ('0', '1')
+    assert found.towers and found.labels == ('0', '1') and found.text_pair == 'text_pair'
+
+
+@pytest.mark.parametrize(
+    ('train', 'is_pair'),
+    [
+        ({'train': 'rows.csv'}, False),
+        ({'train': 'rows.csv', 'text_pair': 'other'}, True),
+        ({'format': 'arena', 'train': 'listops:rows=9:length=4-9'}, False),
+        ({'format': 'arena', 'train': 'passages:rows=9:length=9:source=stdlib'}, True),
+    ],
+)
+def test_a_run_knows_whether_it_reads_one_text_or_two(checkpoint, train: dict[str, str], is_pair: bool):
+    trained = ExamplesConfig('classification', labels=LABELS['classification'], **train)
+    pretrained = open_pretrained(checkpoint('classification'))
+    run = types.SimpleNamespace(examples=trained)
+    own = types.SimpleNamespace(**vars(pretrained) | {'run': run})
+    answer = make_pipeline('text-classification', Path('runs/x'), own, batch_size=2, length=0)
+    one, two = ('the dog', ('the dog', 'a tree')) if not is_pair else (('the dog', 'a tree'), 'the dog')
+    assert set(answer(one)['scores']) == set(LABELS['classification'])
+    with pytest.raises(InputError, match=r'^an input has . texts; this task is about .$'):
+        answer(two)

@@ -140,7 +140,8 @@ def test_thresholds_chosen_on_dev_are_used(tmp_path: Path):
     answers = {}
     for threshold in (-1e6, 1e6):  # always none, never none
         chosen = {'no_answer_threshold': threshold, 'f1': 0.5}
-        run = TextPipeline(pretrained, encoder, examples, thresholds=chosen, length=24, batch_size=4)
+        own = dataclasses.replace(pretrained, thresholds=lambda chosen=chosen: chosen)
+        run = TextPipeline(own, encoder, examples, length=24, batch_size=4)
         answers[threshold] = run(question)['answer']
     assert answers[-1e6] == '' != answers[1e6]
     # and where the checkpoint went out of its run and came back

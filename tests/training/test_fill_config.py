@@ -42,8 +42,20 @@ def test_labels_are_those_of_the_training_files_whatever_the_checkpoint_has(tmp_
     checkpoint = write_checkpoint(tmp_path / 'made', 'classification', is_named=is_named)  # three outputs
     values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint)})
     values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
+    values['data']['tokenizer'] = None
     config = fill_config(values).config
     assert config.examples.labels == ('bad', 'good') and config.head.outputs == 2
+
+
+def test_a_start_of_other_rows_is_refused_before_rows_are_generated(tmp_path: Path):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'classification')
+    values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint), 'data.tokenizer': 'fixed:listops'})
+    values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
+    rows = {'format': 'arena', 'train': 'listops:rows=9:length=5-9', 'cache': str(tmp_path / 'cache')}
+    values['examples'] |= rows | {'dev': rows['train'], 'test': ''}
+    with pytest.raises(InputError, match=r'ids stand for other pieces .*, whose rows are of fixed:listops; start from'):
+        fill_config(values)
+    assert not (tmp_path / 'cache').exists()
 
 
 def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):

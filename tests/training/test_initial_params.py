@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
@@ -18,6 +19,7 @@ from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import (
     InitialParams,
     has_same_outputs,
+    other_attention,
     started_params,
 )
 from efficient_attention.training.run import build_run
@@ -151,6 +153,37 @@ def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is
     own = state_of(config).params['head']['out']['kernel']
     saved = open_pretrained(checkpoint).params()['head']['out']['kernel']
     assert np.array_equal(own, saved) is is_taken
+
+
+@pytest.mark.parametrize(
+    ('theirs', 'ours', 'is_told'),
+    [
+        ('full', 'full', False),
+        ('full; window(3)', 'full; window(3)', False),
+        ('full', 'full; full', False),
+        ('full', 'window(3)', True),
+        ('full; window(3)', 'full', True),
+        ('favor(64)', 'favor(features=64)', False),
+    ],
+)
+def test_layers_that_were_trained_with_other_attention_are_told(theirs: str, ours: str, is_told: bool):
+    fields = {'width': 8, 'heads': 2, 'layers': 2, 'attention_dropout_rate': 0.0}
+    before, after = (ModelConfig(attention=text, **fields) for text in (theirs, ours))
+    told = f'its layers were trained with attention {theirs!r}, and go on with {ours!r}'
+    assert other_attention(before, after) == (told if is_told else '')
+
+
+@pytest.mark.lenient_promotion
+def test_a_run_tells_of_the_attention_that_its_start_was_trained_with(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'fill_mask')
+    values = tiny_values(tmp_path / 'tuning', **{'train.start_from': str(checkpoint)})
+    values['data']['tokenizer'] = None
+    values['model'] = dict.fromkeys(values['model']) | {'attention': 'window(3)'}
+    with caplog.at_level(logging.WARNING):
+        state_of(fill_config(values).config)
+    told = [record.getMessage() for record in caplog.records if 'were trained with' in record.getMessage()]
+    where = f'train.start_from {checkpoint}'
+    assert told == [f"{where}: its layers were trained with attention 'full', and go on with 'window(3)'"]
 
 
 @pytest.mark.parametrize(
