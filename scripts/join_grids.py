@@ -3,8 +3,8 @@
     python scripts/join_grids.py runs/arena/grid.json other/arena/grid.json --output arena.json --picture arena.svg
 
 Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
-place of an earlier one's. Without --output and --picture the tables are printed alone. --nospeed leaves out steps a
-second, as of cells that shared a device.
+place of an earlier one's, but one that failed that of no result. Without --output and --picture the tables are printed
+alone. --nospeed leaves out steps a second, as of cells that shared a device.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -14,7 +14,7 @@ if __name__ == '__main__':
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,12 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError, one_line
+from efficient_attention.training.grid_configs import OVERRIDES, ROWS
 from efficient_attention.training.grid_report import grid_picture, grid_table
 from efficient_attention.whole_files import write_atomically
 
 Table = dict[str, dict[str, Any]]
+YOUNGER = (ROWS, OVERRIDES)  # groups of shared fields that cells of before do not have
 
 
 def main() -> None:
@@ -60,7 +62,8 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
     for path in paths:
         grid = read_grid(path)
         for row, columns in grid['cells'].items():
-            cells.setdefault(row, {}).update(columns)
+            known = cells.setdefault(row, {})
+            known |= {name: cell for name, cell in columns.items() if 'error' not in cell or is_failed(known.get(name))}
             yardsticks.setdefault(row, {})
             steps = {column: cell['steps'] for column, cell in cells[row].items() if 'error' not in cell}
             if len(set(steps.values())) > 1:
@@ -73,18 +76,27 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
     return cells, yardsticks
 
 
+def is_failed(cell: Mapping[str, Any] | None) -> bool:
+    """Whether a cell has no result that one that failed elsewhere would take the place of."""
+    return cell is None or 'error' in cell
+
+
 def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
     """Raises InputError where cells of a row have other rows, steps or sizes, each as its config says."""
     known = {column: cell['shared_fields'] for column, cell in columns.items() if 'shared_fields' in cell}
-    first = next(iter(known), '')
-    for column, fields in known.items():
-        for name in sorted(fields.keys() | known[first].keys()):
-            values = known[first].get(name, 'the default'), fields.get(name, 'the default')
-            if values[0] != values[1]:
-                raise InputError(
-                    f'{path}: {row} has cells that cannot be compared: {name} is {values[0]!r} of {first} and '
-                    f'{values[1]!r} of {column}'
-                )
+    for name in sorted({name for fields in known.values() for name in fields}):
+        group = name.partition('.')[0]
+        values = {
+            column: fields.get(name, 'the default')
+            for column, fields in known.items()
+            if group not in YOUNGER or any(other.startswith(f'{ROWS}.') for other in fields)
+        }
+        first = next(iter(values))
+        for column in (column for column, value in values.items() if value != values[first]):
+            raise InputError(
+                f'{path}: {row} has cells that cannot be compared: {name} is {values[first]!r} of {first} and '
+                f'{values[column]!r} of {column}'
+            )
 
 
 def read_grid(path: Path) -> dict[str, Table]:

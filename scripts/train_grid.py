@@ -69,7 +69,7 @@ def main() -> None:
         print(json.dumps(yardsticks_of(cells, WORKDIR.value)))
         return
     pilots = Pilots(positive_rates(RATES.value), PILOT_STEPS.value)
-    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_own_sizes(file, size))
+    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_own_sizes(file, size), overrides)
     found = train_grid(grid)
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)

@@ -259,13 +259,16 @@ def files_digest(config: ExamplesConfig) -> str:
     """SHA-256 of the training and dev files; of a TFDS set that of its name, of a long-range set of what it is."""
     total = hashlib.sha256()
     for split in ('train', 'dev'):
-        if config.format == ARENA:
-            total.update(f'{set_identity(arena_set(config, split), split)}\n'.encode())
-            continue
-        for name in file_names(config, split):
-            digest = name if name.startswith('tfds:') else digest_files(_found(name, split))
-            total.update(f'{digest}\n'.encode())
+        is_arena = config.format == ARENA
+        digests = [set_identity(arena_set(config, split), split)] if is_arena else content_digests(config, split)
+        total.update(''.join(f'{digest}\n' for digest in digests).encode())
     return total.hexdigest()
+
+
+def content_digests(config: ExamplesConfig, split: str) -> list[str]:
+    """SHA-256 of the files of each glob of a split; a TFDS set's name."""
+    names = file_names(config, split)
+    return [name if name.startswith('tfds:') else digest_files(_found(name, split)) for name in names]
 
 
 def _found(name: str, split: str) -> tuple[Path, ...]:

@@ -28,7 +28,6 @@ from efficient_attention.training.grid_configs import (
     CELL,
     CHOICE,
     PILOT_SECONDS,
-    SIZE,
     Values,
     check_equal,
     check_pilots,
@@ -75,6 +74,7 @@ class Grid:
         pilots: how each cell's learning rate is chosen.
         size: the name of the cells' sizes, '' = the config file's own.
         has_own_sizes: whether cells of a row have sizes of their own.
+        overrides: {dotted field: value} that the values of all cells have by the command and not by the config file.
     """
 
     cells: Mapping[tuple[str, str], Values]
@@ -83,6 +83,7 @@ class Grid:
     pilots: Pilots = Pilots()
     size: str = ''
     has_own_sizes: bool = False
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def folder(self, row: str, column: str) -> Path:
         """Of a cell."""
@@ -98,7 +99,7 @@ def train_grid(grid: Grid) -> dict[str, Any]:
     """
     check_seeds(grid.seeds)
     check_tested(grid.cells)
-    cells = noted(grid.cells, grid.size)
+    cells = noted(grid.cells, grid.size, grid.overrides)
     check_workdir(grid.workdir, cells)
     check_pilots(grid.workdir, cells, grid.pilots.rates, grid.pilots.steps)
     check_equal(in_folder(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes)
@@ -107,19 +108,19 @@ def train_grid(grid: Grid) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row, column in grid.cells:
         try:
-            result = train_cell(grid, row, column)
+            result = train_cell(grid, row, column, cells[row, column])
         except (RunStopped, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever it is, the other cells go on
             show_error(RunError(f'{row}, {column}: {one_line(error)}'))
-            result = {'error': f'{type(error).__name__}: {one_line(error)}'}
+            result = {'error': kind_and_line(error)}
             note_error(grid.folder(row, column), error)
         found.setdefault(row, {})[column] = result
     return found
 
 
-def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
-    """Trains and tests a cell with each seed.
+def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, Any]:
+    """Trains and tests a cell with each seed; `values` are the noted ones.
 
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
@@ -155,7 +156,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
         **size_of(filled, folder),
         'machine': machine_of(folder / f'seed_{seed}' for seed in chosen),
-        'shared_fields': shared_fields({**grid.cells[row, column], SIZE: grid.size}, has_own_sizes=grid.has_own_sizes),
+        'shared_fields': shared_fields(values, has_own_sizes=grid.has_own_sizes),
         'step_fields': step_fields(grid.cells[row, column]),
     }
     if jax.process_index() == 0:
@@ -165,9 +166,14 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
 
 
 def note_error(folder: Path, error: Exception) -> None:
-    """Writes where in the program a cell failed into its folder, beside the line that is shown."""
+    """Writes a line on how a cell failed into its folder and, below it, where in the program."""
     if jax.process_index() == 0:
-        write_atomically(folder / ERROR, ''.join(traceback.format_exception(error)))
+        write_atomically(folder / ERROR, f'{kind_and_line(error)}\n\n' + ''.join(traceback.format_exception(error)))
+
+
+def kind_and_line(error: Exception) -> str:
+    """An error's kind and what it says, in one line."""
+    return f'{type(error).__name__}: {one_line(error)}'
 
 
 def finished(folder: Path, grid: Grid) -> dict[str, Any]:
@@ -289,7 +295,9 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
 
 
 def last_error(folder: Path) -> str:
-    """Kind and text of the error that ended a cell, out of what `note_error` wrote."""
-    lines = (folder / ERROR).read_text(encoding='utf-8').rstrip().splitlines()
+    """Kind and text of the error that ended a cell, which `note_error` wrote; a traceback alone ends with them."""
+    lines = (folder / ERROR).read_text(encoding='utf-8').strip().splitlines()
+    if lines and not lines[0].startswith('Traceback'):
+        return lines[0]
     kind, _, text = (lines[-1] if lines else 'unknown').partition(': ')
     return f'{kind.rpartition(".")[2]}: {text}'

@@ -109,12 +109,12 @@ def _module_of(file: str) -> Any:
 
 
 def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
-    """Learning rates out of words; raises InputError where one is no positive number or comes twice."""
+    """Learning rates out of words; raises InputError where one is no positive number or two have one name."""
     try:
         rates = tuple(map(float, words))
     except ValueError:
         rates = (math.nan,)
-    if not all(0 < rate < math.inf for rate in rates) or len(set(rates)) < len(rates):
+    if not all(0 < rate < math.inf for rate in rates) or len({f'{rate:g}' for rate in rates}) < len(rates):
         raise InputError(f'--rates is {",".join(words)!r}; it must be different numbers above 0 with commas')
     return rates
 

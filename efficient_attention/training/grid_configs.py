@@ -1,7 +1,6 @@
 """Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import flatten, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, one_line
+from efficient_attention.training.grid_rows import PLACE, RowIdentities
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.folder_kind import GRID, VALUES, check_kind
 
@@ -20,9 +20,10 @@ Cells = Mapping[tuple[str, str], Values]
 CHOICE, CELL = 'choice.json', 'cell.json'  # of a cell's folder, beside VALUES: choice, result
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
 PILOT_SECONDS = 'pilot_seconds'  # beside them; cells of before have none
-PLACE = re.compile(r':(folder|source)=.*')  # where a set of rows lies
-SIZE = 'size'  # beside the groups of a cell's values: the name of its sizes
-EQUAL = (SIZE, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
+# Beside the groups of a cell's values: the name of its sizes, {split: identity of its rows}, and the fields that the
+# command has changed in all cells, as it was given, with {row} and {column}. Folders of before lack the last two.
+SIZE, ROWS, OVERRIDES = 'size', 'rows', 'overrides'
+EQUAL = (SIZE, ROWS, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
 OF_SIZE = (
     'model.layers',
     'model.width',
@@ -43,9 +44,13 @@ FREE = (
 )
 
 
-def noted(cells: Cells, size: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """The values of cells as JSON gives them back, with the name of their sizes."""
-    return {cell: json.loads(json.dumps(values)) | {SIZE: size} for cell, values in cells.items()}
+def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+    """The values of cells as JSON gives them back, with the name of their sizes, their rows and the overrides."""
+    identities, found = RowIdentities(), {}
+    for cell, values in cells.items():
+        beside = {SIZE: size, ROWS: identities.of(values['examples']), OVERRIDES: overrides or {}}
+        found[cell] = json.loads(json.dumps({**values, **beside}))
+    return found
 
 
 def note_values(workdir: Path, cells: Cells) -> None:
@@ -82,6 +87,9 @@ def check_workdir(workdir: Path, cells: Cells) -> None:
     for (row, column), values in cells.items():
         folder = workdir / row / column
         for name, (before, now) in differences(read_object(folder / VALUES), values) if has_begun(folder) else ():
+            if name.startswith(f'{ROWS}.'):
+                fault = f'{folder} was made when {said(name)} was another'
+                raise InputError(f'{fault}; name a new --workdir, or put back what was read')
             raise InputError(
                 f'{folder} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
                 'the old value'
@@ -131,12 +139,33 @@ def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
     first: dict[str, tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         other, before = first.setdefault(row, (column, values))
-        for field, _ in differences(before, values):
-            if is_shared(field, has_own_sizes=has_own_sizes):
-                raise InputError(
-                    f'{row}: {field} differs between the columns {other} and {column}; all cells of a row have '
-                    'the same rows, in the same order, and the same steps and sizes'
-                )
+        shared = [field for field, _ in differences(before, values) if is_shared(field, has_own_sizes=has_own_sizes)]
+        for field in [*other_overrides(before, values), *shared]:
+            raise InputError(
+                f'{row}: {said(field)} differs between the columns {other} and {column}; all cells of a row have '
+                'the same rows, in the same order, and the same steps, sizes and --config fields'
+            )
+
+
+def said(field: str) -> str:
+    """A field's name, or what an identity of rows is of."""
+    group, _, split = field.partition('.')
+    return f'the content of examples.{split}' if group == ROWS else field
+
+
+def other_overrides(first: Values, second: Values) -> list[str]:
+    """The fields that one command has changed and the other has not, or otherwise, and that differ: what only the
+    config file makes different of two columns is theirs."""
+    if OVERRIDES not in first or OVERRIDES not in second:
+        return []
+    before, now = first[OVERRIDES], second[OVERRIDES]
+    differing = {name for name, _ in differences(first, second) if matters(name)}
+    return sorted(name for name in differing & {*before, *now} if before.get(name) != now.get(name))
+
+
+def matters(override: str) -> bool:
+    """Whether cells with another value of a field do not compare: not of those that the table or its machines tell."""
+    return override not in (RATE, *STEP, *FREE) and not override.startswith('mesh.')
 
 
 def is_shared(field: str, *, has_own_sizes: bool) -> bool:
@@ -151,6 +180,8 @@ def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, A
     found = {
         name: value for name, (_, value) in differences({}, values) if is_shared(name, has_own_sizes=has_own_sizes)
     }
+    found |= {f'{ROWS}.{split}': identity for split, identity in values.get(ROWS, {}).items()}
+    found |= {f'{OVERRIDES}.{name}': value for name, value in values.get(OVERRIDES, {}).items() if matters(name)}
     return {name: PLACE.sub('', value) if isinstance(value, str) else value for name, value in found.items()}
 
 
@@ -163,6 +194,10 @@ def step_fields(values: Values) -> dict[str, Any]:
 def check_tested(cells: Cells) -> None:
     """Raises InputError where a cell has no test rows, or would choose its checkpoint by them."""
     for (row, column), values in cells.items():
+        if steps := values['train'].get('early_stop'):
+            raise InputError(
+                f'{row},{column}: train.early_stop is {steps}; all cells train as many steps, so it must be 0'
+            )
         if values['eval']['split'] != 'held_out' or not values['examples']['test']:
             fault = 'examples.test is empty' if not values['examples']['test'] else "eval.split is 'test'"
             raise InputError(f'{row},{column}: {fault}; a cell is chosen by examples.dev and tested on examples.test')
@@ -170,11 +205,13 @@ def check_tested(cells: Cells) -> None:
 
 def differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """(dotted name, both values) of each field in which two configs differ; a field that is not given has its default,
-    so that it may be one that is younger than a folder."""
+    so that it may be one that is younger than a folder. Rows are compared where both are known."""
     before, now = completed(first), completed(second)
     for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name) and name not in FREE:
-            yield name, (before.get(name), now.get(name))
+        pair = before.get(name), now.get(name)
+        is_known = not (name.startswith(f'{ROWS}.') and None in pair) and name.partition('.')[0] != OVERRIDES
+        if pair[0] != pair[1] and name not in (*FREE, ROWS) and is_known:
+            yield name, pair
 
 
 def completed(values: Values) -> dict[str, Any]:

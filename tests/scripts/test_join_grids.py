@@ -102,6 +102,30 @@ def test_cells_of_other_rows_or_sizes_are_not_joined(tmp_path: Path):
         joined([older, first, last])
 
 
+def test_a_cell_that_failed_elsewhere_takes_the_place_of_no_result(tmp_path: Path):
+    first = write(tmp_path / 'a.json', {'full': cell({'0': 0.4}), 'lsh': {'error': 'once'}}, {})
+    second = write(tmp_path / 'b.json', {'full': {'error': 'no room'}, 'lsh': {'error': 'twice'}}, {})
+    [columns] = joined([first, second])[0].values()
+    assert columns['full']['mean'] == {'accuracy': 0.4} and columns['lsh']['error'] == 'twice'
+    assert joined([second, first])[0]['listops']['full']['mean'] == {'accuracy': 0.4}
+
+
+def test_cells_of_other_content_or_other_overrides_are_not_joined(tmp_path: Path):
+    older = {'full': cell({'0': 0.4}) | {'shared_fields': {'examples.train': 'passages:rows=9'}}}
+
+    def of(name: str, rows: str, **overrides: str) -> Path:
+        fields = {'examples.train': 'passages:rows=9', 'rows.train': rows}
+        fields |= {f'overrides.{field}': value for field, value in overrides.items()}
+        return write(tmp_path / f'{name}.json', {name: cell({'0': 0.4}) | {'shared_fields': fields}}, {})
+
+    before = [write(tmp_path / 'a.json', older, {}), of('linear', 'abc')]
+    assert len(joined([*before, of('lsh', 'abc')])[0]['listops']) == 3  # of older cells nothing more is known
+    with pytest.raises(InputError, match="cannot be compared: rows.train is 'abc' of linear and 'def' of lsh$"):
+        joined([*before, of('lsh', 'def')])
+    with pytest.raises(InputError, match="overrides.dtype is 'the default' of linear and 'bfloat16' of lsh$"):
+        joined([*before, of('lsh', 'abc', dtype='bfloat16')])
+
+
 @pytest.mark.parametrize('name, with_speed', [('arena', True), ('arena_masked', True), ('arena_h100', False)])
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
     cells, yardsticks = joined([ROOT / f'docs/{name}.json'])

@@ -6,10 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from configs.arena import get_config
-from efficient_attention.errors import InputError, RunStopped
+from efficient_attention.errors import InputError, RunStopped, one_line
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training import grid as module
 from efficient_attention.training.fill_config import fill_config
@@ -18,6 +20,7 @@ from efficient_attention.training.grid import (
     Grid,
     Pilots,
     all_seeds,
+    note_error,
     read_cells,
     speed_of,
     train_grid,
@@ -65,6 +68,10 @@ def test_every_cell_is_trained_and_tested(trained: tuple[Grid, dict[str, Any]]):
             assert cell['seeds']['0']['test']['fine_tuning_weight'] == 16
             assert cell['steps'] == 3 == read_metrics(workdir)[-1]['step']
             assert cell['steps_per_second'] > 0 and cell['temporary_bytes'] > 0 and cell['parameters'] > 0
+        rows = [
+            {name: one for name, one in cell['shared_fields'].items() if 'rows.' in name} for cell in columns.values()
+        ]
+        assert rows[0] == rows[1] and list(rows[0]) == ['rows.train', 'rows.dev', 'rows.test']
     assert found == read_cells(grid.workdir)
 
 
@@ -144,6 +151,19 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
     text = (grid.folder('passages', 'full') / 'error.txt').read_text()
     assert 'Traceback' in text and text.endswith('MemoryError: no room\n')
     assert read_cells(grid.workdir) == again  # with the errors, for the tables of later commands
+
+
+def test_an_error_of_jax_is_named_by_its_first_line(tmp_path: Path):
+    """Its traceback ends with a note on frames that were left out, or with the lines of an allocator."""
+    (tmp_path / 'recall/full').mkdir(parents=True)
+    with pytest.raises(TypeError) as caught:
+        jax.jit(lambda x: x @ jnp.zeros(3))(jnp.zeros(2))
+    for error in (caught.value, RuntimeError('RESOURCE_EXHAUSTED: no room\nin use: 12')):
+        note_error(tmp_path / 'recall/full', error)
+        assert read_cells(tmp_path)['recall']['full'] == {'error': f'{type(error).__name__}: {one_line(error)}'}
+    assert one_line(caught.value).startswith('dot_general requires')
+    (tmp_path / 'recall/full/error.txt').write_text('Traceback (most recent call last):\n  ...\nx.MemoryError: full\n')
+    assert read_cells(tmp_path)['recall']['full'] == {'error': 'MemoryError: full'}  # as written before
 
 
 def test_a_stop_ends_the_grid(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):

@@ -84,7 +84,7 @@ def test_cells_that_there_are_not(file: str, rows: list, columns: list, line: st
 
 def test_rates():
     assert positive_rates(['1e-3', '3e-3']) == (1e-3, 3e-3) and positive_rates([]) == ()
-    for words in (['fast'], ['0'], ['1e-3', '0.001'], ['-1'], ['inf']):
+    for words in (['fast'], ['0'], ['1e-3', '0.001'], ['1e-3', '0.001000001'], ['-1'], ['inf']):
         with pytest.raises(InputError, match=r'^--rates is .*; it must be different numbers above 0 with commas$'):
             positive_rates(words)
 

@@ -11,6 +11,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.training.grid_configs import (
     check_equal,
     check_pilots,
+    check_tested,
     check_workdir,
     choice_of,
     completed,
@@ -19,6 +20,7 @@ from efficient_attention.training.grid_configs import (
     in_folder,
     note_values,
     noted,
+    other_overrides,
     shared_fields,
     step_fields,
 )
@@ -99,6 +101,68 @@ def test_cells_of_a_row_have_equal_sizes(first: str, second: str, fields: dict, 
     cells = noted(cells_of(first), '') | noted(cells_of(second, **fields), '')
     with pytest.raises(InputError, match=f'({field}) differs between the columns full and linear; all cells'):
         check_equal(cells)
+
+
+STARTED = {'train.start_from': 'runs/{row}/{column}'}
+
+
+@pytest.mark.parametrize(
+    'first, second, field',
+    [
+        ({}, {'model.dtype': 'bfloat16'}, 'model.dtype'),
+        ({'head.pooling': 'first'}, {}, 'head.pooling'),
+        ({'model.positions': 'rotary'}, {'model.positions': 'sinusoidal'}, 'model.positions'),
+        (STARTED, {}, 'train.start_from'),
+        (STARTED, STARTED, ''),  # of each cell its own
+        ({'model.dtype': 'float32'}, {}, ''),  # as it is without
+        ({'train.micro_batches': 2}, {}, ''),  # the table says so
+        ({'optimizer.learning_rate': 0.5}, {}, ''),
+        ({'examples.cache': 'elsewhere'}, {}, ''),
+        ({'mesh.data': 1}, {'mesh.tensor': 1}, ''),  # machines are told
+    ],
+)
+def test_what_one_command_changes_another_changes_too(first: dict, second: dict, field: str):
+    cells = {}
+    for column, overrides in (('full', first), ('linear', second)):
+        own = {
+            name: text.format(row='recall', column=column) if name in STARTED else text
+            for name, text in overrides.items()
+        }
+        cells |= noted(cells_of(f'recall,{column}', **own), '', overrides)
+    if not field:
+        check_equal(cells)
+        return
+    with pytest.raises(InputError, match=f'^recall: {field} differs between the columns full and linear; all cells of'):
+        check_equal(cells)
+    assert shared_fields(cells['recall', 'full']) != shared_fields(cells['recall', 'linear'])
+    del cells['recall', 'full']['overrides']  # as in folders of before
+    assert other_overrides(*cells.values()) == []
+
+
+def test_rows_whose_content_has_changed_are_other_rows(tmp_path: Path):
+    (tmp_path / 'a.txt').write_text('some words ' * 30)
+    rows = f'passages:rows=9:length=20:source=text:{tmp_path}/*.txt'
+    fields = {f'examples.{split}': rows for split in ('train', 'dev', 'test')}
+    begin(tmp_path / 'grid', cells_of('passages,full', **fields))
+    before = noted(cells_of('passages,full', **fields), '')
+    check_workdir(tmp_path / 'grid', before)
+    (tmp_path / 'a.txt').write_text('other words ' * 30)
+    now = noted(cells_of('passages,full', 'passages,linear', **fields), '')
+    with pytest.raises(InputError, match=r'grid/passages/full was made when the content of examples\.dev was another;'):
+        check_workdir(tmp_path / 'grid', now)
+    linear = {('passages', 'linear'): now['passages', 'linear']}
+    line = r'^passages: the content of examples\.dev differs between the columns full and linear;'
+    with pytest.raises(InputError, match=line):
+        check_equal(before | linear)
+    first, second = shared_fields(before['passages', 'full']), shared_fields(now['passages', 'full'])
+    assert {name for name in first if first[name] != second[name]} == {'rows.train', 'rows.dev', 'rows.test'}
+    del before['passages', 'full']['rows']  # as in folders of before
+    check_equal(before | linear)
+
+
+def test_cells_train_as_many_steps():
+    with pytest.raises(InputError, match=r'^recall,full: train\.early_stop is 2; all cells train as many steps'):
+        check_tested(cells_of('recall,full', **{'train.early_stop': 2}))
 
 
 def test_cells_may_have_rates_of_their_own():

@@ -26,6 +26,7 @@ from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_
 from efficient_attention.data.arena.folders import (
     PAIR_LABELS,
     REVIEW_LABELS,
+    digest_of_classes,
     image_files,
     image_labels,
     image_rows,
@@ -201,7 +202,7 @@ class Reviews(ArenaSet):
 
     def digest(self, split: str) -> str:
         """See `ArenaSet`."""
-        return digest_files(review_files(self.folder, split))
+        return digest_of_classes(review_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """See `ArenaSet`."""
@@ -227,7 +228,7 @@ class Images(ArenaSet):
 
     def digest(self, split: str) -> str:
         """See `ArenaSet`."""
-        return digest_files(image_files(self.folder, split))
+        return digest_of_classes(image_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """See `ArenaSet`."""

@@ -4,6 +4,7 @@ Nothing is downloaded; what must lie where stands with each reader. A part of th
 their content, validates, so that the test rows choose nothing.
 """
 
+import collections
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.cache_manifest import json_sha256, one_line
 from efficient_attention.data.held_out_documents import document_hash
-from efficient_attention.data.sources.text_files import read_lines
+from efficient_attention.data.sources.text_files import digest_files, read_lines
 from efficient_attention.errors import InputError
 
 HELD_OUT = 10  # one training row of so many validates
@@ -81,6 +82,12 @@ def grey_pixels(path: Path) -> np.ndarray:
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None
     return np.rint(colours @ GREY).astype(np.uint8).reshape(-1)
+
+
+def digest_of_classes(files: Sequence[Path]) -> str:
+    """SHA-256 of the files in order and of how many each class, their folder's name, has: of which class each is."""
+    counts = collections.Counter(path.parent.name for path in files)
+    return json_sha256({'files': digest_files(files), 'classes': counts})
 
 
 def pair_file(folder: Path, split: str) -> Path:

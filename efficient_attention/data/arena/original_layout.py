@@ -28,7 +28,7 @@ from efficient_attention.data.arena.pathfinder import SETTINGS, bars_of
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import whole_file, write_atomically
+from efficient_attention.whole_files import cannot_be_written, whole_file, write_atomically
 
 VALIDATION = {'train': 'train', 'dev': 'val', 'test': 'test'}
 IMAGES_A_FOLDER = 10_000
@@ -124,8 +124,12 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     for number, row in enumerate(_all_rows(sets)):
         batch, index = BATCH + number // IMAGES_A_FOLDER, number % IMAGES_A_FOLDER
         path = top / 'imgs' / str(batch) / f'sample_{index}.png'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(row.texts[0].astype(np.uint8).reshape(first.size, first.size)).save(path)
+        image = Image.fromarray(row.texts[0].astype(np.uint8).reshape(first.size, first.size))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.save(path)
+        except OSError as error:
+            raise cannot_be_written(path, error) from None
         lines.setdefault(batch, []).append(f'imgs/{batch} {path.name} {index} {row.label} {settings}')
     paths = []
     for batch, text in lines.items():

@@ -37,6 +37,18 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path):
     assert len(list(found.rows('test'))) == 60 and len(found.digest('test')) == 64
 
 
+def test_a_digest_tells_of_which_class_a_file_is(tmp_path: Path):
+    """Also where another folder's files are the same in the same order, as after the last negative became positive."""
+    digests = []
+    for name, negative in (('a', '01'), ('b', '0'), ('moved', '01')):
+        for number in '0123':
+            path = tmp_path / name / 'test' / ('neg' if number in negative else 'pos') / f'{number}_1.txt'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f'film {number}')
+        digests.append(open_set(f'imdb:folder={tmp_path / name}', 'examples.test').digest('test'))
+    assert digests[0] == digests[2] != digests[1]
+
+
 def test_reviews(tmp_path: Path):
     write_reviews(tmp_path)
     found = {split: list(review_rows(review_files(tmp_path, split), split)) for split in ('train', 'dev', 'test')}

@@ -54,6 +54,12 @@ def test_the_folder_of_images_has_the_name_of_their_difficulty(bars: str, name: 
     assert metadata == tmp_path / 'pathfinder32' / name / 'metadata' / '0.npy'
 
 
+def test_images_where_no_folder_can_be_is_one_line(tmp_path: Path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(InputError, match=r'file/pathfinder32/.*/sample_0.png: cannot be written \(Not a directory\)$'):
+        write_sets(sets_of('pathfinder:rows=1:size=32:bars=4', ('train',)), tmp_path / 'file')
+
+
 def test_images_of_another_call_are_not_mixed_in(tmp_path: Path):
     sets = sets_of('pathfinder:rows=1:size=32:bars=4', ('train',))
     write_sets(sets, tmp_path)
