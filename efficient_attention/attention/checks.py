@@ -108,7 +108,7 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
     if not isinstance(relative, Relative):
         raise ValueError(f'relative is {type(relative).__name__}; pass Relative(query, table)')
     if not mechanism.has_logits:
-        raise ValueError(f'{mechanism} has no relative term; only Softmax has')
+        raise ValueError(f'{mechanism} has no relative term; mechanisms with a logit for each pair have')
     table = relative.table
     if relative.query.shape != query.shape or table.shape[1:] != query.shape[2:] or not table.shape[0]:
         raise ValueError(

@@ -105,6 +105,11 @@ class Mechanism:
         return not self.is_causal and (self.goes_by_distance or not self.compares_positions)
 
     @property
+    def why_one_row(self) -> str:
+        """Why queries of another sequence are refused, behind its text in an error line."""
+        return 'needs queries and keys in one row'
+
+    @property
     def reads_itself(self) -> bool:
         """Whether queries may read keys of their own row."""
         return True

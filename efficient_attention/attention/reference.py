@@ -16,7 +16,7 @@ from efficient_attention.attention.weights import combine_values, drop_weights
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]:
-    """The mechanism's weights before dropout, and its log-sum-exp where it has one."""
+    """The mechanism's weights as its room gives them, and its log-sum-exp where it has one."""
     return room_of(request.mechanism).weights(request)
 
 

@@ -22,8 +22,9 @@ class Room:
 
     Args:
         kind: its class, of definition.py.
-        weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout, rows summing to 1 or 0, and
-            the log-sum-exp [B, H, L] where there is one.
+        weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout (after it where the mechanism
+            drops what is no key), rows summing to 1 or 0 unless its definition says otherwise, and the log-sum-exp
+            [B, H, L] where there is one.
         serve: serve.py; output [B, L, H, K] in the query's dtype and log-sum-exp. Whatever the request asks for is
             honoured, or refused by the line of `mechanism.lack`.
         init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. A mechanism

@@ -88,11 +88,15 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     query_GsK, key_GmK, value_GmX, pairs, out_GsX, maximum_Gs1, total_Gs1 = saved
     logits_Gsm, to_vectors = jax.vjp(_logits, query_GsK, key_GmK)
     parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
-    _, to_parts = jax.vjp(_sums, _kept(parts_Gsm, pairs).astype(value_GmX.dtype), value_GmX)
-    dout_GsX = dout_GsX / total_Gs1
-    delta_Gs1 = (dout_GsX * out_GsX).sum(axis=-1, keepdims=True)
-    dparts_Gsm, dvalue_GmX = to_parts(dout_GsX / (1.0 - rate))
-    dlogits_Gsm = parts_Gsm * (_kept(dparts_Gsm.astype(jnp.float32), pairs) - delta_Gs1)
+    read_Gsm, g = _kept(parts_Gsm, pairs).astype(value_GmX.dtype), _axes(parts_Gsm)
+    _, to_value = jax.vjp(lambda value_GmX: _sums(read_Gsm, value_GmX), value_GmX)
+    # Rounded once, for both terms of a logit's gradient, which cancel where a weight is near 1.
+    dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(value_GmX.dtype)
+    rounded_GsX = dsums_GsX.astype(jnp.float32)
+    delta_Gs1 = (1.0 - rate) * (rounded_GsX * out_GsX).sum(axis=-1, keepdims=True)
+    dparts_Gsm = float32_einsum(f'{g}sx,{g}mx->{g}sm', dsums_GsX, value_GmX)
+    [dvalue_GmX] = to_value(rounded_GsX)
+    dlogits_Gsm = parts_Gsm * (_kept(dparts_Gsm, pairs) - delta_Gs1)
     return *to_vectors(dlogits_Gsm), dvalue_GmX, None
 
 

@@ -28,8 +28,8 @@ class AttentionConfig:
     attention: str = marked(EXPORTED, default='full')
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
-    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, a window by positions, a
-    # distribution such as entmax over these, or places that each token predicts, local_p
+    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, slots (linformer,
+    # induced), a window by positions, a distribution such as entmax over these, or places that tokens predict, local_p
     cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
@@ -82,8 +82,8 @@ class AttentionConfig:
         mechanism, text = self.cross_mechanism, self.cross_attention
         if not mechanism.reads_other_sequence:
             raise InputError(
-                f'model.cross_attention {text!r} needs queries and keys in one row; use full, window(w), favor or '
-                'linear, which are not causal'
+                f'model.cross_attention {text!r} {mechanism.why_one_row}; use full, window(w), sparsemax(full), '
+                'favor, linear, linformer(rank, length) or induced, none of them causal'
             )
         mechanism.check_heads(self.heads)
         if not mechanism.has_dropout and self.attention_dropout_rate:

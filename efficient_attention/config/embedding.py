@@ -63,6 +63,8 @@ class EmbeddingConfig(LayerConfig):
             if one.longest:
                 field = f'model.attention {one.name}'
                 tables[field] = min(tables.get(field, one.longest), one.longest)
+        if (cross := self.cross_mechanism).longest and cross.compares_positions:  # else it bounds keys alone
+            tables[f'model.cross_attention {cross.name}'] = cross.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     def check_positions(self) -> None:

@@ -121,6 +121,12 @@ class ModelConfig(LowRankConfig):
         )
 
     @property
+    def source_limit(self) -> int | None:
+        """The longest source of an encoder-decoder: of its encoder's positions and its cross-attention's keys."""
+        limits = self.encoder.position_limit, self.cross_mechanism.longest
+        return min((limit for limit in limits if limit), default=None)
+
+    @property
     def decoder(self) -> 'ModelConfig':
         """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there.
 

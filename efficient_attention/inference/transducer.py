@@ -110,7 +110,7 @@ class Transducer:
     Args:
         graph: of an `EncoderDecoder`, as `for_inference` gives it.
         params: likewise.
-        search: how targets are searched and scored; the most tokens are at most what the model has positions for.
+        search: how targets are searched and scored; the most tokens are at most what the decoder has positions for.
         prompt: what every target begins with: the start symbol, which is neither counted nor returned.
         batching: how sources are put into batches.
         may_follow: bool [V], the ids that targets may have; all of the decoder's by default.
@@ -135,7 +135,7 @@ class Transducer:
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
         self.compiled = set[tuple[int, int, bool]]()  # rows, their length, and whether with alignments
-        size, limit = self.config.decoder.vocab_size, self.config.position_limit
+        size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := why_unsearchable(self.config):
             raise InputError(reason)
         if self.config.decoder_layers and self.config.cross_mechanism.draws_in_training:
@@ -224,7 +224,7 @@ class Transducer:
 
     def row_length(self, length: int, number: int) -> int:
         """The length of the rows that source `number` is in."""
-        limit = self.encoder.position_limit
+        limit = self.config.source_limit
         if limit is not None and length > limit:
             raise InputError(f'source {number} has {length} tokens; the model has {limit} positions')
         padded = self.batching.padded(length)

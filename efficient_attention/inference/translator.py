@@ -218,7 +218,7 @@ def translator_of(
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
     run, rows = pretrained.run, row_length(pretrained)
     lengths = (run.data.length, run.pairs.target_length) if run else (rows, rows)
-    limit = pretrained.model.encoder.position_limit
+    limit = pretrained.model.source_limit
     check_within('length', length, 0, math.inf if limit is None else limit)
     source = side_encoder(pretrained, pretrained.tokenizer, length or lengths[0])
     target = dataclasses.replace(source, length=lengths[1])

@@ -15,10 +15,10 @@ MASKED = -1e30  # the score of padding: finite, so that a row of padding has no 
 
 
 class Pooling(nnx.Module):
-    """A row's vectors [B, L, D] to one [B, D]; padding has no part in it, and a row of padding alone gives zeros.
+    """A row's vectors [B, L, D] to one [B, D]; but for 'first' padding has no part in it, and alone gives zeros.
 
-    'first' = the vector of the first position, whatever stands there; 'mean' = the mean over the row's tokens;
-    'attention' = sum a h with a = softmax(u . q), u = tanh(W h + b) and a learned query q (Yang et al. 2016,
+    'first' = the vector of the first position, whatever stands there, padding too; 'mean' = the mean over the row's
+    tokens; 'attention' = sum a h with a = softmax(u . q), u = tanh(W h + b) and a learned query q (Yang et al. 2016,
     "Hierarchical Attention Networks for Document Classification", section 2.2); 'multihead' = `MultiheadPooling`, that
     of the Set Transformer.
     """

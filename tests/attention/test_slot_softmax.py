@@ -83,6 +83,24 @@ def test_products_are_of_the_operands_dtype(name: str):
         assert_close(gradient.astype(jnp.float32), of_floats, dtype=jnp.bfloat16, gradient=True)
 
 
+@pytest.mark.parametrize('rate', [0.0, RATE])
+def test_gradients_of_weights_near_1_cancel_in_16_bits(rate: str):
+    """Both terms of a logit's gradient are of one rounding: products of bfloat16 are as near as a softmax's own."""
+    query, key, value = (jax.random.normal(jax.random.key(seed), (4, n, 16)) for seed, n in ((0, 32), (1, 24), (2, 24)))
+    vectors = [x.astype(jnp.bfloat16) for x in (30.0 * query, key, value)]
+    is_kept = jax.random.bernoulli(jax.random.key(3), 1.0 - rate, (4, 32, 24)) if rate else None
+
+    def read(*vectors: jax.Array) -> jax.Array:
+        return read_slots(*vectors, Pairs(None, is_kept), rate)
+
+    out, pull = jax.vjp(read, *vectors)
+    _, pull_exact = jax.vjp(read, *(x.astype(jnp.float32) for x in vectors))
+    cotangent = jax.random.normal(jax.random.key(4), out.shape)
+    for gradient, of_floats in zip(pull(cotangent), pull_exact(cotangent), strict=True):
+        error = jnp.linalg.norm(gradient.astype(jnp.float32) - of_floats) / jnp.linalg.norm(of_floats)
+        assert error < 0.01  # 0.05 and more where one term alone is rounded
+
+
 def test_huge_logits_stay_finite():
     query = jnp.full((1, 1, 2), 1e18)
     key = jnp.asarray([[[1e18, 0.0], [-1e18, 0.0]]])

@@ -80,7 +80,9 @@ def test_cross_attention_that_reads_another_row(text: str):
 def test_cross_attention_that_needs_one_row_is_refused(text: str):
     with pytest.raises(InputError) as error:
         AttentionConfig(cross_attention=text, attention_dropout_rate=0.0)
-    line = f'model.cross_attention {text!r} needs queries and keys in one row; use full, window(w), favor or linear'
+    line = (
+        f'model.cross_attention {text!r} needs queries and keys in one row; use full, window(w), sparsemax(full), favor'
+    )
     assert str(error.value).startswith(line)
 
 

@@ -88,3 +88,11 @@ def test_each_stack_has_a_length_of_its_own(fields: dict, line: str):
     model = dataclasses.replace(MODEL, **fields)
     with pytest.raises(InputError, match=line):
         RunConfig(task='text_to_text', model=model, pairs=PairsConfig(train='toy:copy:9:2-5', target_length=128))
+
+
+def test_cross_attention_by_positions_bounds_targets_too():
+    model, pairs = dataclasses.replace(MODEL, cross_attention="linear('cos', 200)"), PairsConfig(train='toy:copy:9:2-5')
+    RunConfig(task='text_to_text', model=model, pairs=dataclasses.replace(pairs, target_length=200))
+    line = 'target_length 201 is beyond the 200 tokens that model.cross_attention linear'
+    with pytest.raises(InputError, match=line):
+        RunConfig(task='text_to_text', model=model, pairs=dataclasses.replace(pairs, target_length=201))

@@ -40,6 +40,29 @@ def transducer_of(rows: int = 4, lengths: tuple[int, ...] = (4, 8), **options: A
     return Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT, batching=batching, **options)
 
 
+@pytest.mark.parametrize(
+    'fields, source_limit, most',
+    [
+        ({'cross_attention': 'linformer(3, 20)'}, 20, 40),
+        ({'cross_attention': "linear('cos', 20)"}, 20, 20),
+        ({'attention': 'linformer(3, 20)'}, 20, 40),
+        ({'decoder_attention': "linear('cos', 20, causal=True)"}, None, 20),
+    ],
+)
+def test_fixed_lengths_bound_sources_and_targets_each_by_its_own(fields: dict[str, str], source_limit: Any, most: int):
+    """Rows of a source of 18 tokens are padded to 24 where 24 can be read."""
+    config = dataclasses.replace(CONFIG, max_length=64, layers=1, decoder_layers=1, **fields)
+    graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
+    search = dataclasses.replace(SEARCH, max_tokens=40, beams=1, best=1)
+    transducer = Transducer(*for_inference(graph, params), search, prompt=[0], batching=Batching(1, (24,)))
+    assert config.source_limit == source_limit and transducer.search.max_tokens == most
+    [[target]] = transducer([[*range(2, 10)] + [3] * 10])
+    assert len(target.ids) and np.isfinite(target.score)
+    if source_limit:
+        with pytest.raises(InputError, match='source 0 has 21 tokens; the model has 20 positions'):
+            transducer([[3] * 21])
+
+
 def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
     transduce.clear_cache()
     targets = transducer_of()(SOURCES)

@@ -27,8 +27,8 @@ def cosine_map(length: int) -> FeatureMap:
 def log_features_of(length: int) -> Callable[[Array, Any], Array]:
     """The map from [..., K + 1] to the logarithms of 2 K features: relu(x) cos(pi i / 2 N) and relu(x) sin(pi i / 2 N).
 
-    Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). Positions from N on, where a cosine is below 0, have no
-    feature: see `nan_beyond`.
+    Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). Positions from N on, where a cosine is below 0, and
+    those below 0, where a sine is, have no feature: see `nan_beyond`.
     """
 
     def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch R']:
@@ -40,7 +40,7 @@ def log_features_of(length: int) -> Callable[[Array, Any], Array]:
         has_sine = places > 0.0
         sines = jnp.where(has_sine, jnp.log(jnp.sin(jnp.where(has_sine, angles, 1.0))), LOWEST_LOG)
         both = jnp.concatenate([logs + jnp.log(jnp.cos(angles)), logs + sines], axis=-1)
-        return jnp.where(places < length, jnp.maximum(both, LOWEST_LOG), LOWEST_LOG)
+        return jnp.where((places >= 0) & (places < length), jnp.maximum(both, LOWEST_LOG), LOWEST_LOG)
 
     return log_features
 
@@ -53,11 +53,11 @@ def with_places(request: Request) -> Request:
 
 
 def nan_beyond(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
-    """Results with NaN for queries from `length` on and, unless causal, in rows with a key there."""
+    """Results with NaN for queries outside 0 to `length` - 1 and, unless causal, in rows with a key there."""
     query_bL, key_bM = (jnp.asarray(places) for places in request.positions_in_row)
-    is_beyond_bL = query_bL >= length
+    is_beyond_bL = (query_bL < 0) | (query_bL >= length)
     if not request.mechanism.is_causal:
-        is_key_bM = key_bM >= length
+        is_key_bM = (key_bM < 0) | (key_bM >= length)
         if request.segments is not None:
             is_key_bM = is_key_bM & (request.segments.key != 0)
         is_beyond_bL = is_beyond_bL | is_key_bM.any(axis=1, keepdims=True)

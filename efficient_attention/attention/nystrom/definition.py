@@ -76,6 +76,11 @@ class Nystrom(Mechanism):
         """False: landmarks mix the queries, so that a decoder's would tell of later targets."""
         return False
 
+    @property
+    def why_one_row(self) -> str:
+        """See `reads_other_sequence`."""
+        return "mixes queries in its landmarks, by which a decoder's would tell of later targets"
+
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
         """The convolution [H, its width], where there is one."""
         if not self.convolution:

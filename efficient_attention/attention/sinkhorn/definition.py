@@ -50,8 +50,8 @@ class Sinkhorn(Mechanism):
         blocks: the most blocks of a row, for which W has columns.
         iterations: of balancing, each over rows and then over columns; the causal form has none.
         temperature: that logits and noise are divided by.
-        cut: all queries read the first so many blocks of the sorted row and no others (SortCut); 0 = each its own
-            block and the sorted one in its place.
+        cut: all queries read the first so many blocks of the sorted row, of places whose own block has a token, and
+            no others (SortCut); 0 = each its own block and the sorted one in its place.
         causal: no query reads a later key.
     """
 
@@ -199,12 +199,21 @@ def sort(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Sort:
         logits_BHij = balance(logits_BHij, is_there_bn, mechanism.iterations)
         allowed_b1ij = is_there_bn[:, None, :, None] & is_there_bn[:, None, None, :]
         shares_BHij = softmax_over(logits_BHij, None if valid_Bns is None else allowed_b1ij)
-    shares_BHij = shares_BHij[:, :, : mechanism.cut or None]
+    if mechanism.cut:
+        shares_BHij = first_places(shares_BHij, None if valid_Bns is None else is_there_bn, mechanism.cut)
     if valid_Bns is not None:
         valid_Bjs = valid_Bns.astype(jnp.float32)
         total_BHis = jnp.einsum('BHij,Bjs->BHis', shares_BHij, valid_Bjs, precision=HIGHEST)
         return Sort(shares_BHij, jnp.where(total_BHis < SMALLEST_TOTAL, 0.0, total_BHis))
     return Sort(shares_BHij, shares_BHij.sum(axis=-1, keepdims=True) if mechanism.causal else None)
+
+
+def first_places(shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int) -> Float[Array, 'B H c j']:
+    """The shares of the first places of the sorted row, of those whose block has a token where not all have."""
+    if is_there_bn is None:
+        return shares_BHij[:, :, :cut]
+    places_bc = jnp.argsort(~is_there_bn, axis=1, stable=True)[:, :cut]
+    return jnp.take_along_axis(shares_BHij, places_bc[:, None, :, None], axis=2)
 
 
 def readable(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bool[Array, 'b h L R'] | None:

@@ -71,9 +71,12 @@ def in_groups(x_BHLR: Bool[Array, 'B H L R'], groups: int) -> Bool[Array, 'B H n
 
 
 def mixed(found: Sort, x_BHjsX: Float[Array, 'B H j s X']) -> Float[Array, 'B H i s X']:
-    """The slots of the sorted row, float32: shares of tokens over the sum of these shares."""
+    """The slots of the sorted row, float32: shares of tokens over the sum of these shares.
+
+    That sum may be so small that shares of 16 bits, each rounded, would not cancel with it, in gradients least of all.
+    """
     shares_BHij, total_BHis = found
-    mixed_BHisX = float32_einsum('BHij,BHjsX->BHisX', shares_BHij.astype(x_BHjsX.dtype), x_BHjsX)
     if total_BHis is None:
-        return mixed_BHisX
+        return float32_einsum('BHij,BHjsX->BHisX', shares_BHij.astype(x_BHjsX.dtype), x_BHjsX)
+    mixed_BHisX = float32_einsum('BHij,BHjsX->BHisX', shares_BHij, x_BHjsX.astype(jnp.float32))
     return mixed_BHisX / jnp.where(total_BHis > 0.0, total_BHis, 1.0)[..., None]

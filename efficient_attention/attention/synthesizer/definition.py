@@ -158,7 +158,7 @@ def synthesized(request: Request) -> Float[Array, 'b H L M']:
 def rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) -> Float[Array, 'b L H X']:
     """The rows of these positions of each head; NaN beyond the table."""
     found_bLHX = jnp.moveaxis(jnp.take(table_HNX, positions_bL, axis=1, mode='clip'), 0, 2)
-    is_inside_bL = jnp.asarray(positions_bL) < table_HNX.shape[1]
+    is_inside_bL = is_inside(jnp.asarray(positions_bL), table_HNX.shape[1])
     return jnp.where(is_inside_bL[..., None, None], found_bLHX, jnp.nan)
 
 
@@ -168,5 +168,10 @@ def entries(
     """The entries of all pairs of these positions; NaN beyond the table."""
     query_bL1, key_b1M = jnp.asarray(query_bL)[:, :, None], jnp.asarray(key_bM)[:, None, :]
     found_HbLM = table_HNN.at[:, query_bL1, key_b1M].get(mode='clip')
-    is_inside_bLM = (query_bL1 < table_HNN.shape[1]) & (key_b1M < table_HNN.shape[1])
+    is_inside_bLM = is_inside(query_bL1, table_HNN.shape[1]) & is_inside(key_b1M, table_HNN.shape[1])
     return jnp.where(is_inside_bLM[:, None], jnp.moveaxis(found_HbLM, 0, 1), jnp.nan)
+
+
+def is_inside(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
+    """Whether positions are among 0, 1, ..., `length` - 1."""
+    return (positions >= 0) & (positions < length)

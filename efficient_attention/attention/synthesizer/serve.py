@@ -80,6 +80,6 @@ def widened(x_BMHK: Float[Array, 'B M H K'], width: int) -> Float[Array, 'B M H 
 def logits_of(request: Request) -> Float[Array, 'b H L M']:
     """The logits of a request's pairs: a part of the table where positions are 0, 1, ..."""
     table_HNN = request.operand('table')
-    if request.place is None and request.has_default_positions:
+    if request.has_default_positions:
         return table_HNN[None, :, : request.query.shape[1], : request.key.shape[1]]
     return entries(table_HNN, *request.positions_in_row)

@@ -35,7 +35,7 @@ def is_served(request: Request) -> bool:
     is_alone = request.bias is None and request.relative is None and request.dropout is None
     is_long = request.query.shape[1] * request.key.shape[1] > FEWEST_PAIRS
     has_table = mechanism.reads_table_as_logits and mechanism.pattern == Full()
-    return is_long and is_alone and has_table and request.place is None and request.has_default_positions
+    return is_long and is_alone and has_table and request.has_default_positions
 
 
 def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float[Array, 'B M H K']) -> Result:

@@ -41,12 +41,13 @@ def test_a_query_that_shares_nothing_with_any_key_gives_zeros_and_no_gradient():
             assert all(jnp.isfinite(one).all() and not one[1].any() for one in gradients)
 
 
+@pytest.mark.parametrize('shift', [4, -1])
 @pytest.mark.parametrize('backend', ['reference', 'blocked'])
-def test_a_position_beyond_the_length_is_nan(backend: str):
+def test_a_position_beyond_the_length_or_below_0_is_nan(backend: str, shift: int):
     """A causal query before it reads on; without order every query of the row would have read it."""
     q, k, v = (jnp.abs(x) for x in inputs(6)[0])
     places = jnp.asarray([np.arange(6), np.arange(6)])
-    far = places.at[1].add(4)
+    far = places.at[1].add(shift)
     options = {'query_positions': far, 'key_positions': far, 'backend': backend}
     out = quick(lambda *x: attend(*x, Linear('cos', 8), **options))(q, k, v)
     assert jnp.isfinite(out[0]).all() and jnp.isnan(out[1]).all()

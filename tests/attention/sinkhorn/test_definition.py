@@ -60,6 +60,41 @@ def test_gradients_stay_finite_where_the_sort_is_sure(text: str):
             assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+@pytest.mark.parametrize('dtype', [jnp.float16, jnp.bfloat16])
+def test_shares_of_16_bits_cancel_where_a_slot_has_hardly_any(dtype: Any):
+    """Of a sharp sort of a row that ends inside a block: out of them comes no gradient that is not there."""
+    mechanism = parse_mechanism('sinkhorn(4, 4, temperature=0.1)')
+    q, k, v = (jax.random.normal(jax.random.key(seed), (1, 13, 1, 8)).astype(dtype) for seed in (0, 1, 2))
+    sort = 8.0 * drawn_operands(mechanism, 1, 8)['sort']
+
+    def loss(k: jax.Array, sort: jax.Array, backend: str) -> jax.Array:
+        out = attend(q, k, v, mechanism, learned={'sort': sort}, backend=backend)
+        return jnp.square(out.astype(jnp.float32)).sum()
+
+    found, expected = (
+        quick(jax.grad(functools.partial(loss, backend=backend), (0, 1)))(k, sort) for backend in ('auto', 'reference')
+    )
+    assert jnp.abs(expected[0]).max() > 1.0 and jnp.abs(expected[1]).max() < 0.01
+    assert jnp.abs(found[0] - expected[0]).max() < 0.1 and jnp.abs(found[1] - expected[1]).max() < 0.01
+
+
+@pytest.mark.parametrize('backend', ['reference', 'auto'])
+def test_behind_padding_the_cut_takes_the_first_places_with_tokens(backend: str):
+    mechanism, (q, k, v) = parse_mechanism('sinkhorn(4, 6, cut=1)'), inputs(16)[0]
+    learned = drawn_operands(mechanism, 4, 8)
+    call = quick(functools.partial(attend, mechanism=mechanism, learned=learned, backend=backend))
+    found = {}
+    for name, segments in (('before', [0] * 8 + [1] * 8), ('behind', [1] * 8 + [0] * 8)):
+        segments_BL = jnp.asarray([segments] * 2)
+        out = call(q, k, v, query_segments=segments_BL, key_segments=segments_BL)
+        weights = attention_weights(
+            q, k, mechanism, learned=learned, query_segments=segments_BL, key_segments=segments_BL
+        )
+        np.testing.assert_allclose(weights.sum(-1), jnp.broadcast_to(segments_BL[:, None] > 0, (2, 4, 16)), atol=1e-5)
+        found[name] = out[:, np.asarray(segments) > 0]
+    assert all(jnp.abs(out).max(axis=(1, 2, 3)).all() for out in found.values())
+
+
 @pytest.mark.parametrize('text', SMALL)
 def test_noise_of_the_key_is_that_of_the_definition_and_there_is_none_without(text: str):
     mechanism, (q, k, v) = parse_mechanism(text), inputs(22)[0]

@@ -37,6 +37,8 @@ def test_positions_beyond_the_tables_are_nan(kind: str, backend: str):
     options = {'query_positions': places, 'key_positions': places, 'learned': learned, 'backend': backend}
     out = jax.jit(lambda *x: attend(*x, mechanism, **options))(q, k, v)
     assert jnp.isfinite(out[0]).all() and jnp.isfinite(out[1, :4]).all() and jnp.isnan(out[1, 4:]).all()
+    below = options | {'query_positions': places.at[1].add(-5), 'key_positions': places.at[1].add(-5)}
+    assert jnp.isnan(jax.jit(lambda *x: attend(*x, mechanism, **below))(q, k, v)[1, 0]).all()
     with pytest.raises(NotImplementedError, match='synthesizer has no room for 9 positions, only for 8'):
         init_cache(CacheSpec(mechanism, 4, 4, 8, 9), 2, 'float32')
 
