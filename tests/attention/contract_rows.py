@@ -152,7 +152,8 @@ def sinkhorn_weights(
         mixes = [sorted_slots(row, valid, size) for row in shares]
         for i in range(count):
             own = [] if options.cut else [u for u in range(i * size, min((i + 1) * size, length)) if valid[u]]
-            beside = [mix for place in mixes[: options.cut] for mix in place] if options.cut else mixes[i]
+            places = [place for place, is_there in zip(mixes, there, strict=True) if is_there][: options.cut]
+            beside = [mix for place in places for mix in place] if options.cut else mixes[i]
             read = np.array([tokens[u] for u in own] + beside).reshape(-1, length)
             vectors = read @ k
             for t in [t for t in range(i * size, min((i + 1) * size, length)) if asks[t]]:
