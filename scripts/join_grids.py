@@ -23,7 +23,7 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError, one_line
-from efficient_attention.training.grid_configs import OVERRIDES, ROWS
+from efficient_attention.training.grid_configs import OVERRIDES, ROWS, said
 from efficient_attention.training.grid_report import grid_picture, grid_table
 from efficient_attention.whole_files import write_atomically
 
@@ -91,10 +91,10 @@ def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
             for column, fields in known.items()
             if group not in YOUNGER or any(other.startswith(f'{ROWS}.') for other in fields)
         }
-        first = next(iter(values))
+        first = next(iter(values), '')
         for column in (column for column, value in values.items() if value != values[first]):
             raise InputError(
-                f'{path}: {row} has cells that cannot be compared: {name} is {values[first]!r} of {first} and '
+                f'{path}: {row} has cells that cannot be compared: {said(name)} is {values[first]!r} of {first} and '
                 f'{values[column]!r} of {column}'
             )
 

@@ -51,7 +51,13 @@ def main() -> None:
     """Reads the flags, trains the cells and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
     from efficient_attention.training.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
-    from efficient_attention.training.grid_cells import cells_of, has_own_sizes, positive_rates, yardsticks_of
+    from efficient_attention.training.grid_cells import (
+        cells_of,
+        changing,
+        has_own_sizes,
+        positive_rates,
+        yardsticks_of,
+    )
     from efficient_attention.training.grid_configs import in_folder
     from efficient_attention.training.grid_report import grid_table, known_yardsticks, write_grid
     from efficient_attention.training.seeds import refuse_a_seed
@@ -69,7 +75,8 @@ def main() -> None:
         print(json.dumps(yardsticks_of(cells, WORKDIR.value)))
         return
     pilots = Pilots(positive_rates(RATES.value), PILOT_STEPS.value)
-    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_own_sizes(file, size), overrides)
+    changed = changing(overrides, cells_of(file, {}, ROWS.value, COLUMNS.value, size), cells)
+    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_own_sizes(file, size), changed)
     found = train_grid(grid)
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)

@@ -191,8 +191,11 @@ def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[st
         inspect.signature(make).bind(*arguments, **options)
     except TypeError:
         asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
-        advice = f'; for a causal form write {MECHANISMS[name]().causal_form(text)}' if asked else ''
-        raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)}){advice}') from None
+        if asked:  # faults of the other arguments are named first
+            rest = {option: value for option, value in options.items() if option != 'causal'}
+            advice = _call(name, make, arguments, rest, text).causal_form(text)
+            raise InputError(f'attention {text!r}: {name} has no option causal; write {advice}') from None
+        raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)})') from None
     try:
         return make(*arguments, **options)
     except InputError as error:

@@ -90,11 +90,13 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
     read_Gsm, g = _kept(parts_Gsm, pairs).astype(value_GmX.dtype), _axes(parts_Gsm)
     _, to_value = jax.vjp(lambda value_GmX: _sums(read_Gsm, value_GmX), value_GmX)
-    # Rounded once, for both terms of a logit's gradient, which cancel where a weight is near 1.
-    dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(value_GmX.dtype)
+    # Rounded once, for both terms of a logit's gradient, which cancel where a weight is near 1; of float16 not at all,
+    # in which it may be too small for a number.
+    dtype = jnp.bfloat16 if value_GmX.dtype == jnp.bfloat16 else jnp.float32
+    dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(dtype)
     rounded_GsX = dsums_GsX.astype(jnp.float32)
     delta_Gs1 = (1.0 - rate) * (rounded_GsX * out_GsX).sum(axis=-1, keepdims=True)
-    dparts_Gsm = float32_einsum(f'{g}sx,{g}mx->{g}sm', dsums_GsX, value_GmX)
+    dparts_Gsm = float32_einsum(f'{g}sx,{g}mx->{g}sm', dsums_GsX, value_GmX.astype(dtype))
     [dvalue_GmX] = to_value(rounded_GsX)
     dlogits_Gsm = parts_Gsm * (_kept(dparts_Gsm, pairs) - delta_Gs1)
     return *to_vectors(dlogits_Gsm), dvalue_GmX, None

@@ -74,7 +74,7 @@ class Grid:
         pilots: how each cell's learning rate is chosen.
         size: the name of the cells' sizes, '' = the config file's own.
         has_own_sizes: whether cells of a row have sizes of their own.
-        overrides: {dotted field: value} that the values of all cells have by the command and not by the config file.
+        overrides: {dotted field: value} by which cells have other values than the config file gives them.
     """
 
     cells: Mapping[tuple[str, str], Values]

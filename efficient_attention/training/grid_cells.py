@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.nested_dicts import flatten, from_dict
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.arena.prepared import prepared_rows, set_identity
+from efficient_attention.data.arena.prepared import labelled_identity, prepared_rows
 from efficient_attention.data.arena.yardsticks import names_of, yardsticks
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.errors import InputError
@@ -88,6 +88,16 @@ def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any
     }
 
 
+def changing(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str, Any]:
+    """The overrides that give a cell another value than it has of its own, by the config file."""
+    before, after = ({cell: flatten(values) for cell, values in of.items()} for of in (own, cells))
+    return {
+        name: value
+        for name, value in overrides.items()
+        if any(before[cell].get(name) != after[cell].get(name) for cell in cells)
+    }
+
+
 def has_own_sizes(file: str, size: str) -> bool:
     """Whether the file's `OWN_SIZES` says that cells of this size have sizes of their own in each column."""
     return size in getattr(_module_of(file), 'OWN_SIZES', ())
@@ -135,7 +145,7 @@ def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: P
         fields = {name: value for name, value in values['examples'].items() if value is not None}
         examples = from_dict(fields, ExamplesConfig, 'examples.')
         length = int(values['data']['length'])
-        identity = '-'.join(set_identity(arena_set(examples, split), split)[:16] for split in ('train', 'test'))
+        identity = '-'.join(labelled_identity(arena_set(examples, split), split)[:16] for split in ('train', 'test'))
         identity = '-'.join([identity, str(length), *names_of(arena_set(examples, 'train').kind)])
         known = _known(path)
         if identity not in known:

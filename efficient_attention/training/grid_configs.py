@@ -43,6 +43,10 @@ FREE = (
     *('train.log_every_steps', 'train.stall_seconds'),
 )
 
+# Fields that a command may change in its cells alone: those of machines, and what the table tells of each cell.
+UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
+START = 'train.start_from'  # a place, of which cells of a row all have one or none
+
 
 def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -> dict[tuple[str, str], dict[str, Any]]:
     """The values of cells as JSON gives them back, with the name of their sizes, their rows and the overrides."""
@@ -136,15 +140,17 @@ def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int
 def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
     """Raises InputError where cells of one row differ in what they read, how long they train or, unless they have
     sizes of their own, in these; names the field."""
-    first: dict[str, tuple[str, Values]] = {}
+    first: dict[tuple[str, bool], tuple[str, Values]] = {}  # also of those that are not older than overrides
     for (row, column), values in cells.items():
-        other, before = first.setdefault(row, (column, values))
-        shared = [field for field, _ in differences(before, values) if is_shared(field, has_own_sizes=has_own_sizes)]
-        for field in [*other_overrides(before, values), *shared]:
-            raise InputError(
-                f'{row}: {said(field)} differs between the columns {other} and {column}; all cells of a row have '
-                'the same rows, in the same order, and the same steps, sizes and --config fields'
-            )
+        for is_young in {False, OVERRIDES in values}:
+            other, before = first.setdefault((row, is_young), (column, values))
+            differing = [name for name, _ in differences(before, values)]
+            shared = [field for field in differing if is_shared(field, has_own_sizes=has_own_sizes)]
+            for field in [*other_overrides(before, values), *shared]:
+                raise InputError(
+                    f'{row}: {said(field)} differs between the columns {other} and {column}; all cells of a row have '
+                    'the same rows, in the same order, and the same steps, sizes and --config fields'
+                )
 
 
 def said(field: str) -> str:
@@ -158,14 +164,15 @@ def other_overrides(first: Values, second: Values) -> list[str]:
     config file makes different of two columns is theirs."""
     if OVERRIDES not in first or OVERRIDES not in second:
         return []
-    before, now = first[OVERRIDES], second[OVERRIDES]
-    differing = {name for name, _ in differences(first, second) if matters(name)}
+    before, now = compared(first[OVERRIDES]), compared(second[OVERRIDES])
+    differing = {name for name, _ in differences(first, second)}
     return sorted(name for name in differing & {*before, *now} if before.get(name) != now.get(name))
 
 
-def matters(override: str) -> bool:
-    """Whether cells with another value of a field do not compare: not of those that the table or its machines tell."""
-    return override not in (RATE, *STEP, *FREE) and not override.startswith('mesh.')
+def compared(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a command that cells of other ones must have too: without those of machines and places."""
+    found = {name: value for name, value in overrides.items() if name not in UNCOMPARED}
+    return {name: bool(value) if name == START else value for name, value in found.items() if name[:5] != 'mesh.'}
 
 
 def is_shared(field: str, *, has_own_sizes: bool) -> bool:
@@ -181,7 +188,7 @@ def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, A
         name: value for name, (_, value) in differences({}, values) if is_shared(name, has_own_sizes=has_own_sizes)
     }
     found |= {f'{ROWS}.{split}': identity for split, identity in values.get(ROWS, {}).items()}
-    found |= {f'{OVERRIDES}.{name}': value for name, value in values.get(OVERRIDES, {}).items() if matters(name)}
+    found |= {f'{OVERRIDES}.{name}': value for name, value in compared(values.get(OVERRIDES, {})).items()}
     return {name: PLACE.sub('', value) if isinstance(value, str) else value for name, value in found.items()}
 
 

@@ -44,5 +44,5 @@ def row_identity(config: ExamplesConfig, split: str) -> str:
     if config.format != ARENA:
         return json_sha256(content_digests(config, split))[:DIGITS]
     rows = arena_set(config, split)
-    identity = {'set': PLACE.sub('', rows.text), 'rules': rows.rules, 'split': split, 'digest': rows.digest(split)}
-    return json_sha256(identity)[:DIGITS]
+    identity = {'set': PLACE.sub('', rows.text), 'rules': rows.rules, 'split': split}
+    return json_sha256(identity | {'digest': rows.digest(split), 'classes': rows.classes(split)})[:DIGITS]

@@ -183,9 +183,14 @@ def test_bad_text_gives_one_line(text: str):
         ('sinkhorn(temperature=1 / 2)', "'1 / 2' is neither a number, True, False nor a name"),
         ('sparsemax(0.5)', 'sparsemax pattern is 0.5; it must be a pattern'),
         ('favor(causal=1)', 'favor causal is 1; it must be True or False'),
-        ('linformer(16, 1000, causal=True)', 'write another mechanism, as linformer has no causal form'),
-        ('nystrom(8, causal=True)', 'convolution=0); for a causal form write another mechanism'),
-        ('entmax(causal=True)', "for a causal form write 'entmax(causal & (full))'"),
+        (
+            'linformer(16, 1000, causal=True)',
+            'linformer has no option causal; write another mechanism, as linformer has',
+        ),
+        ('nystrom(0, causal=True)', 'nystrom landmarks is 0; it must be'),
+        ('entmax(window(3), causal=True)', "entmax has no option causal; write 'entmax(causal & (window(3)))', which"),
+        ("synthesizer('random', 9, causal=True)", "write 'synthesizer('random', 9, pattern=causal)'"),
+        ('induced(8, causal=True, depth=2)', 'induced takes (points=64)'),
         ('induced(8, depth=2)', 'induced takes (points=64)'),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from configs.arena import get_config
 from efficient_attention.errors import InputError
-from efficient_attention.training.grid_cells import cells_of, positive_rates, yardsticks_of
+from efficient_attention.training.grid_cells import cells_of, changing, positive_rates, yardsticks_of
 
 FILE = 'configs/arena.py'
 
@@ -18,6 +18,13 @@ def test_cells_are_the_files_configs():
     assert {values['train']['steps'] for values in cells.values()} == {7}
     assert cells['text', 'linear']['model']['attention'] == 'linear()'
     assert cells_of(FILE, {}, ['image'], ['full'], 'code')['image', 'full']['model']['width'] == 128
+
+
+def test_overrides_that_change_something():
+    overrides = {'train.steps': 2_000, 'model.attention': 'linear()', 'examples.buckets': (128,), 'model.layers': 3}
+    own, cells = (cells_of(FILE, given, ['recall'], ['linear']) for given in ({}, overrides))
+    assert changing(overrides, own, cells) == {'examples.buckets': (128,), 'model.layers': 3}
+    assert changing({}, own, own) == {}
 
 
 def test_overrides_may_name_the_cell():

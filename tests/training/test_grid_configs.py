@@ -113,8 +113,8 @@ STARTED = {'train.start_from': 'runs/{row}/{column}'}
         ({'head.pooling': 'first'}, {}, 'head.pooling'),
         ({'model.positions': 'rotary'}, {'model.positions': 'sinusoidal'}, 'model.positions'),
         (STARTED, {}, 'train.start_from'),
-        (STARTED, STARTED, ''),  # of each cell its own
-        ({'model.dtype': 'float32'}, {}, ''),  # as it is without
+        (STARTED, {'train.start_from': '/elsewhere/{row}_{column}'}, ''),  # of each cell its own
+        ({'model.attention_backend': 'reference'}, {}, ''),
         ({'train.micro_batches': 2}, {}, ''),  # the table says so
         ({'optimizer.learning_rate': 0.5}, {}, ''),
         ({'examples.cache': 'elsewhere'}, {}, ''),
@@ -129,12 +129,18 @@ def test_what_one_command_changes_another_changes_too(first: dict, second: dict,
             for name, text in overrides.items()
         }
         cells |= noted(cells_of(f'recall,{column}', **own), '', overrides)
+    fields = map(shared_fields, cells.values())
     if not field:
         check_equal(cells)
+        assert next(fields) == next(fields)
         return
     with pytest.raises(InputError, match=f'^recall: {field} differs between the columns full and linear; all cells of'):
         check_equal(cells)
-    assert shared_fields(cells['recall', 'full']) != shared_fields(cells['recall', 'linear'])
+    assert next(fields) != next(fields)
+    older = cells['recall', 'full'] | {'model': cells['recall', 'full']['model'] | {'attention': 'bigbird(3)'}}
+    del older['overrides']
+    with pytest.raises(InputError, match=f'^recall: ({field}|examples.has_global) differs'):
+        check_equal({('recall', 'bigbird'): older} | cells)
     del cells['recall', 'full']['overrides']  # as in folders of before
     assert other_overrides(*cells.values()) == []
 

@@ -26,7 +26,7 @@ from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_
 from efficient_attention.data.arena.folders import (
     PAIR_LABELS,
     REVIEW_LABELS,
-    digest_of_classes,
+    class_counts,
     image_files,
     image_labels,
     image_rows,
@@ -77,6 +77,10 @@ class ArenaSet(abc.ABC):
             InputError: what is to be read is missing.
         """
         return ''
+
+    def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most contents tell of which class they are
+        """How many files each class has, where folders tell of which one a file is; raises InputError as `digest`."""
+        return {}
 
     @abc.abstractmethod
     def rows(self, split: str) -> Iterator[ArenaRow]:
@@ -202,7 +206,11 @@ class Reviews(ArenaSet):
 
     def digest(self, split: str) -> str:
         """See `ArenaSet`."""
-        return digest_of_classes(review_files(self.folder, split))
+        return digest_files(review_files(self.folder, split))
+
+    def classes(self, split: str) -> dict[str, int]:
+        """See `ArenaSet`."""
+        return class_counts(review_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """See `ArenaSet`."""
@@ -228,7 +236,11 @@ class Images(ArenaSet):
 
     def digest(self, split: str) -> str:
         """See `ArenaSet`."""
-        return digest_of_classes(image_files(self.folder, split))
+        return digest_files(image_files(self.folder, split))
+
+    def classes(self, split: str) -> dict[str, int]:
+        """See `ArenaSet`."""
+        return class_counts(image_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """See `ArenaSet`."""

@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.cache_manifest import json_sha256, one_line
+from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.held_out_documents import document_hash
-from efficient_attention.data.sources.text_files import digest_files, read_lines
+from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 
 HELD_OUT = 10  # one training row of so many validates
@@ -84,10 +84,9 @@ def grey_pixels(path: Path) -> np.ndarray:
     return np.rint(colours @ GREY).astype(np.uint8).reshape(-1)
 
 
-def digest_of_classes(files: Sequence[Path]) -> str:
-    """SHA-256 of the files in order and of how many each class, their folder's name, has: of which class each is."""
-    counts = collections.Counter(path.parent.name for path in files)
-    return json_sha256({'files': digest_files(files), 'classes': counts})
+def class_counts(files: Sequence[Path]) -> dict[str, int]:
+    """How many of the files, in the order of their classes, each class has, which is their folder's name."""
+    return dict(collections.Counter(path.parent.name for path in files))
 
 
 def pair_file(folder: Path, split: str) -> Path:

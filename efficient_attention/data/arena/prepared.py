@@ -54,6 +54,12 @@ def set_identity(arena_set: ArenaSet, split: str) -> str:
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
+def labelled_identity(arena_set: ArenaSet, split: str) -> str:
+    """As `set_identity`, also of which class each file is: of rows with their labels."""
+    classes = arena_set.classes(split)
+    return json_sha256([set_identity(arena_set, split), classes]) if classes else set_identity(arena_set, split)
+
+
 def prepared_rows(
     arena_set: ArenaSet, split: str, cache: Path, *, field: str = 'examples.cache', show_progress: bool = True
 ) -> Iterator[PreparedRow]:
@@ -69,7 +75,7 @@ def prepared_rows(
     Raises:
         InputError: what is read is missing or bad, there is no row, or the cached folder is damaged.
     """
-    folder = cache / f'{arena_set.kind}-{set_identity(arena_set, split)[:16]}-{FORMAT}'
+    folder = cache / f'{arena_set.kind}-{labelled_identity(arena_set, split)[:16]}-{FORMAT}'
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {arena_set.text} ({split})', is_shown=show_progress) as progress:
             progress.start('rows', arena_set.count if isinstance(arena_set, Generated) else None)

@@ -19,6 +19,7 @@ from efficient_attention.data.arena.folders import (
     review_files,
     review_rows,
 )
+from efficient_attention.data.arena.prepared import prepared_rows
 from efficient_attention.errors import InputError
 
 
@@ -37,16 +38,20 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path):
     assert len(list(found.rows('test'))) == 60 and len(found.digest('test')) == 64
 
 
-def test_a_digest_tells_of_which_class_a_file_is(tmp_path: Path):
+def test_rows_with_labels_are_those_of_their_classes(tmp_path: Path):
     """Also where another folder's files are the same in the same order, as after the last negative became positive."""
-    digests = []
+    found = []
     for name, negative in (('a', '01'), ('b', '0'), ('moved', '01')):
         for number in '0123':
             path = tmp_path / name / 'test' / ('neg' if number in negative else 'pos') / f'{number}_1.txt'
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f'film {number}')
-        digests.append(open_set(f'imdb:folder={tmp_path / name}', 'examples.test').digest('test'))
-    assert digests[0] == digests[2] != digests[1]
+        found.append(open_set(f'imdb:folder={tmp_path / name}', 'examples.test'))
+    classes = [one.classes('test') for one in found]
+    assert classes == [{'neg': 2, 'pos': 2}, {'neg': 1, 'pos': 3}, {'neg': 2, 'pos': 2}]
+    assert len({one.digest('test') for one in found}) == 1  # of which a run's fingerprint is
+    rows = [[row.label for row in prepared_rows(one, 'test', tmp_path / 'cache')] for one in found]
+    assert rows == [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
 
 
 def test_reviews(tmp_path: Path):
