@@ -10,7 +10,8 @@ BAD_MECHANISMS: dict[str, BadInput] = {
         'model.attention=nystrom(0)', "attention 'nystrom(0)': nystrom landmarks is 0; it must be at least 1"
     ),
     'causal points': train(
-        'model.attention=induced(4,causal=True)', "attention 'induced(4,causal=True)': induced takes (points=64)"
+        'model.attention=induced(4,causal=True)',
+        "attention 'induced(4,causal=True)': induced has no option causal; write another mechanism, as induced has no",
     ),
     **{
         f'decoder of {text}': BadInput(

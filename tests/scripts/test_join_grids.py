@@ -120,7 +120,9 @@ def test_cells_of_other_content_or_other_overrides_are_not_joined(tmp_path: Path
 
     before = [write(tmp_path / 'a.json', older, {}), of('linear', 'abc')]
     assert len(joined([*before, of('lsh', 'abc')])[0]['listops']) == 3  # of older cells nothing more is known
-    with pytest.raises(InputError, match="cannot be compared: the content of examples.train is 'abc' of linear and 'def' of lsh$"):
+    with pytest.raises(
+        InputError, match="cannot be compared: the content of examples.train is 'abc' of linear and 'def' of lsh$"
+    ):
         joined([*before, of('lsh', 'def')])
     with pytest.raises(InputError, match="overrides.dtype is 'the default' of linear and 'bfloat16' of lsh$"):
         joined([*before, of('lsh', 'abc', dtype='bfloat16')])

@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is asked of `train_cell`, by cell; that of linear attention fails."""
     asked: dict[str, Any] = {}
 
-    def train_cell(grid: module.Grid, row: str, column: str) -> dict[str, Any]:
+    def train_cell(grid: module.Grid, row: str, column: str, _: dict[str, Any]) -> dict[str, Any]:
         asked[column] = grid
         if column == 'linear':
             raise MemoryError('no room')

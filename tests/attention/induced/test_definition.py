@@ -31,5 +31,7 @@ def test_weights_sum_to_one():
 def test_bad_texts_are_named():
     with pytest.raises(InputError, match='induced points is 0; it must be at least 1'):
         parse_mechanism('induced(0)')
-    with pytest.raises(InputError, match=r'induced takes \(points=64\)'):
+    with pytest.raises(
+        InputError, match='induced has no option causal; write another mechanism, as induced has no causal form'
+    ):
         parse_mechanism('induced(8, causal=True)')
