@@ -4,7 +4,8 @@
 
 Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
 place of an earlier one's, but one that failed that of no result. Without --output and --picture the tables are printed
-alone. --nospeed leaves out steps a second, as of cells that shared a device.
+alone. --rows prints and draws these rows alone, in this order; --output still has all. --nospeed leaves out steps a
+second, as of cells that shared a device.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -14,7 +15,7 @@ if __name__ == '__main__':
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,28 @@ def main() -> None:
     options = flags.FlagValues()
     flags.DEFINE_string('output', None, 'A file that ends in .json.', flag_values=options)
     flags.DEFINE_string('picture', None, 'A file that ends in .svg.', flag_values=options)
+    flags.DEFINE_list('rows', [], 'Rows to print and draw, with commas; none = all.', flag_values=options)
     flags.DEFINE_bool('speed', True, 'Print steps a second.', flag_values=options)
     grids = parse_flags(sys.argv, options=options, words='GRID...')
     for name, ending in (('output', '.json'), ('picture', '.svg')):
         if options[name].value is not None and not options[name].value.endswith(ending):
             raise InputError(f'--{name} is {options[name].value}; it must end in {ending}')
     cells, yardsticks = joined(map(Path, grids))
-    picture = grid_picture(cells, yardsticks) if options.picture is not None else ''
+    shown = cells_of_rows(cells, options.rows)
+    picture = grid_picture(shown, yardsticks) if options.picture is not None else ''
     if options.output is not None:
         write_atomically(Path(options.output), json.dumps({'cells': cells, 'yardsticks': yardsticks}, indent=2) + '\n')
     if options.picture is not None:
         write_atomically(Path(options.picture), picture)
-    print(grid_table(cells, yardsticks, with_speed=options.speed))
+    print(grid_table(shown, yardsticks, with_speed=options.speed))
+
+
+def cells_of_rows(cells: Table, rows: Sequence[str]) -> Table:
+    """The cells of some rows, in their order; of all where none is named."""
+    for row in rows:
+        if row not in cells:
+            raise InputError(f'--rows names {row!r}; the files have {", ".join(cells)}')
+    return {row: cells[row] for row in rows} if rows else cells
 
 
 def joined(paths: Iterable[Path]) -> tuple[Table, Table]:

@@ -6,11 +6,11 @@
 The config file's argument is `<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir for
 each seed, <workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails
 is named, error.txt in its folder says where, and the exit code is then 1. `--rates` has each cell choose its learning
-rate by short runs; without it a cell keeps what it has chosen. Written: grid.json, grid.md and grid.svg, of all cells
-in the folder, whichever command trained them; so two commands may share a folder and train other columns side by side,
-or other rows later. A cell that has failed stays in them, with its error. `--config.<field>=<value>` changes a field in
-all cells; in a text {row} and {column} stand for the cell's. `--yardsticks` prints alone what linear models and
-single words of the rows give.
+rate by short runs, with `--pilot_steps=0` by runs as long as the cell's; without it a cell keeps what it has chosen.
+Written: grid.json, grid.md and grid.svg, of all cells in the folder, whichever command trained them; so two commands
+may share a folder and train other columns side by side, or other rows later. A cell that has failed stays in them, with
+its error. `--config.<field>=<value>` changes a field in all cells; in a text {row} and {column} stand for the cell's.
+`--yardsticks` prints alone what linear models and single words of the rows give.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -44,7 +44,7 @@ SIZE = flags.DEFINE_string(
     'Size of the cells, as paper or code in arena.py: what stands behind the column in the argument; none = nothing.',
 )
 YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Print the yardsticks of the rows and train nothing.')
-PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot.', lower_bound=1)
+PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot; 0 = as many as a cell has.', lower_bound=0)
 
 
 def main() -> None:

@@ -12,9 +12,11 @@ PENALISED = ('soft_movement', 'l0')  # methods whose loss alone decides how many
 TRAINED = ('movement', *PENALISED)  # methods whose scores are trained
 STILL = ('random', 'fixed')  # methods whose scores stay as they begin
 METHODS = (NONE, *SORTED, *PENALISED, 'fixed')
-OF_ATTENTION = ('weight', 'block', 'head', NONE)
-OF_FEED_FORWARD = ('weight', 'block', 'unit', NONE)
+WEIGHT = 'weight'  # single weights are kept or removed
+OF_ATTENTION = (WEIGHT, 'block', 'head', NONE)
+OF_FEED_FORWARD = (WEIGHT, 'block', 'unit', NONE)
 SCOPES = ('matrix', 'global')
+EARLIER_KEEP = 0.15  # the default of `keep` in configs that were written before it became 0.5
 # the methods that read a field; one that is not here is read by all but 'none'
 READERS = {
     'keep': SORTED,
@@ -48,7 +50,7 @@ class PruneConfig:
     # likewise 'weight' | 'block' | 'unit' = a column of `up` and `gate` with its row of `down` | 'none'
     feed_forward: str = 'weight'
     block: int = 32  # side of a block, in weights
-    keep: float = 0.15  # share that is kept at the end
+    keep: float = 0.5  # share that is kept at the end
     keep_attention: float = 0.0  # the same of attention; 0 = `keep`
     # the share is that of each layer's matrix (heads, units) | 'global': of all layers together, of entries as large
     scope: str = 'matrix'
@@ -62,6 +64,8 @@ class PruneConfig:
     mask_from: str = ''  # workdir or folder whose zeros are the mask; weights are those of train.start_from, or drawn
 
     def __post_init__(self) -> None:
+        if self.method not in SORTED and self.keep == EARLIER_KEEP:
+            object.__setattr__(self, 'keep', PruneConfig.keep)  # nobody reads it, so the config is the same
         check_one_of('prune.method', self.method, METHODS)
         check_one_of('prune.attention', self.attention, OF_ATTENTION)
         check_one_of('prune.feed_forward', self.feed_forward, OF_FEED_FORWARD)

@@ -46,7 +46,9 @@ from efficient_attention.training.run import build_run
 from efficient_attention.training.seeds import check_seeds, share_programs, spread
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.agreement import all_find
 from efficient_attention.workdir.environment import machine_of
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import best_evaluation, read_metrics
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +59,13 @@ FULL = 'full'  # the column that others are compared with
 
 
 class Pilots(NamedTuple):
-    """Short runs of a cell, one with each learning rate, of which the best by the validation rows is then used."""
+    """Runs of a cell, one with each learning rate; the rate that is best by the validation rows is then used.
+
+    Attributes:
+        rates: none = the config's.
+        steps: of each run, 0 = as many as the cell has. Such a run is evaluated as the cell is, and the best one is the
+            cell's run with the first seed.
+    """
 
     rates: tuple[float, ...] = ()
     steps: int = 150
@@ -125,9 +133,10 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
         metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
-        loss}, 'pilot_steps', 'pilot_seconds' of all; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training,
-        means over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' and
-        'step_fields' of the config.
+        loss, or the metric of runs as long as the cell's}, 'pilot_steps', 'pilot_seconds' of all that are not a seed's
+        run; 'curves': {folder: evaluations}; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means
+        over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' and 'step_fields'
+        of the config.
     """
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
@@ -135,11 +144,15 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
     filled = fill_config(grid.cells[row, column])
     choice = choice_of(folder)
     if not choice:
-        rate, pilots = chosen_rate(filled, folder, grid.pilots)
-        choice = {'learning_rate': rate, 'pilots': pilots, 'pilot_steps': grid.pilots.steps}
-        choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots)}
+        rate, pilots = chosen_rate(filled, folder, grid)
+        choice = {'learning_rate': rate, 'pilots': pilots}
+        choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
+        first = '' if grid.pilots.steps else f'{rate:g}'  # whose pilot is the first seed's run
+        choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:
             write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
+    if choice['pilots'] and not grid.pilots.steps:
+        keep_pilot(folder, choice['learning_rate'], grid.seeds[0])
     optimizer = {'learning_rate': choice['learning_rate']}
     filled = filled._replace(config=with_fields(filled.config, optimizer=optimizer))
     chosen = all_seeds(folder, grid.seeds)
@@ -154,6 +167,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         'steps': filled.config.train.steps,
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
+        'curves': curves_of(folder),
         **size_of(filled, folder),
         'machine': machine_of(folder / f'seed_{seed}' for seed in chosen),
         'shared_fields': shared_fields(values, has_own_sizes=grid.has_own_sizes),
@@ -182,40 +196,69 @@ def finished(folder: Path, grid: Grid) -> dict[str, Any]:
     return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
 
-def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float | None]]:
-    """The learning rate whose pilot has the least loss on the validation rows; the config's without pilots.
+def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, dict[str, float | None]]:
+    """The learning rate whose pilot is the best on the validation rows; the config's without pilots.
 
-    Not the best accuracy, which after so few steps is often that of the most frequent class for all rates. Also each
-    rate's loss: None of one at which too many steps are not finite.
+    Short pilots are compared by their loss: after so few steps the best accuracy is often that of the most frequent
+    class for all rates. Pilots as long as the cell are compared by the metric that chooses a cell's checkpoint. Also
+    returned: that number of each rate, None of a rate at which too many steps are not finite.
 
     Raises:
         RunError: all rates are such.
     """
+    pilots, checkpoint = grid.pilots, filled.config.checkpoint
     if not pilots.rates:
         return filled.config.optimizer.learning_rate, {}
-    steps, found = pilots.steps, dict[str, float | None]()
+    name, mode = (PILOT_METRIC, 'min') if pilots.steps else (checkpoint.best_metric, checkpoint.best_mode)
+    found = dict[str, float | None]()
     for rate in pilots.rates:
         found[f'{rate:g}'] = None
-        pilot = with_fields(
-            filled.config,
-            optimizer={'learning_rate': rate, 'warmup_steps': min(filled.config.optimizer.warmup_steps, steps // 3)},
-            train={'steps': steps},
-            checkpoint={'every_steps': steps},
-            eval={'every_steps': steps},
-        )
         workdir = folder / f'pilot_{rate:g}'
+        pilot = pilot_config(filled.config, rate, pilots.steps, grid.seeds[0])
         try:
             train(pilot, workdir, examples=filled.examples, pretrained=filled.pretrained)
         except TrainingStopped as error:
             show_error(RunError(f'{workdir}: {one_line(error)}; this rate is not used'))
             continue
-        loss = best_evaluation(workdir, pilot.checkpoint)[PILOT_METRIC]
-        if not math.isnan(loss):
-            found[f'{rate:g}'] = loss
+        number = best_evaluation(workdir, checkpoint)[name]
+        if not math.isnan(number):
+            found[f'{rate:g}'] = number
     good = {rate: known for rate in pilots.rates if (known := found[f'{rate:g}']) is not None}
     if not good:
         raise RunError(f'{folder}: no pilot of the rates {", ".join(found)} is finite')
-    return min(good, key=lambda rate: good[rate]), found
+    sign = 1 if mode == 'min' else -1
+    return min(good, key=lambda rate: sign * good[rate]), found
+
+
+def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
+    """The config of a pilot: with 0 steps that of the cell with the first seed, but for the learning rate."""
+    if not steps:
+        return with_fields(config, optimizer={'learning_rate': rate}, train={'seed': int(first_seed)})
+    return with_fields(
+        config,
+        optimizer={'learning_rate': rate, 'warmup_steps': min(config.optimizer.warmup_steps, steps // 3)},
+        train={'steps': steps},
+        checkpoint={'every_steps': steps},
+        eval={'every_steps': steps},
+    )
+
+
+def keep_pilot(folder: Path, rate: float, seed: str) -> None:
+    """Makes the pilot with the chosen rate, which was as long as the cell, the run of a seed."""
+    all_find(lambda: None)  # every process has read the pilot
+    pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
+    if jax.process_index() == 0 and pilot.is_dir() and not workdir.exists():
+        pilot.rename(workdir)
+
+
+def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
+    """{'seed_0': {'step': [...], 'accuracy': [...], ...}}: the evaluations of each run of a cell, pilots too."""
+    curves = {}
+    for workdir in sorted(path.parent for path in folder.glob(f'*/{METRICS}')):
+        lines = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
+        names = [name for name in (lines[0] if lines else {}) if name != 'split']
+        curves[workdir.name] = {name: [line[name] for line in lines] for name in names}
+    return curves
 
 
 def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:

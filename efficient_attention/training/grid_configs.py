@@ -116,11 +116,12 @@ def choice_of(folder: Path) -> dict[str, Any]:
 def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
     """Raises InputError where a cell's pilots had other steps, or it has chosen its learning rate from other rates.
 
-    Without rates nothing is chosen, and what a cell has chosen stays.
+    Without rates nothing is chosen, and what a cell has chosen stays. With 0 steps a pilot is as long as the cell.
     """
-    wanted = f'{", ".join(f"{rate:g}" for rate in sorted(rates))} in {steps} steps'
-    for row, column in cells if rates else ():
-        folder = workdir / row / column
+    for (row, column), values in cells.items() if rates else ():
+        folder, whole = workdir / row / column, completed(values)['train.steps']
+        asked = steps or whole
+        wanted = f'{", ".join(f"{rate:g}" for rate in sorted(rates))} in {asked} steps'
         choice = choice_of(folder)
         made = {read_object(path).get('train', {}).get('steps', 0) for path in folder.glob('pilot_*/config.json')}
         if choice:
@@ -129,7 +130,7 @@ def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int
         elif (folder / CELL).is_file():
             before = 'none'
         else:
-            before = wanted if made <= {steps} else f'some in {", ".join(map(str, sorted(made)))} steps'
+            before = wanted if made <= {asked} else f'some in {", ".join(map(str, sorted(made)))} steps'
         if before != wanted:
             raise InputError(
                 f'{folder}: the pilots before were {before}, now --rates and --pilot_steps say {wanted}; name a new '

@@ -1,10 +1,13 @@
 """The lines that a run prints before its first step, about settings that are allowed and hardly ever meant."""
 
-from efficient_attention.config.prune import PENALISED
+from efficient_attention.config.prune import PENALISED, WEIGHT
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
 FEW_STEPS = 20  # of a schedule of pruning
+# Share of the weights that one step prunes. Movement fell to the constant answer at 0.0042 (docs/compression.md); Sanh
+# et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
+FAST_PRUNING = 0.001
 
 
 def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
@@ -16,6 +19,7 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     notes = [
         *warmup_note(run.config),
         *pruning_note(run.config),
+        *movement_note(run.config),
         *rounding_note(run.config),
         *batch,
         *no_evaluation_note(run.config),
@@ -44,6 +48,21 @@ def pruning_note(config: RunConfig) -> list[str]:
     if prune.method in PENALISED:
         return [f'the penalty becomes whole {when}; longer runs remove more']
     return [f'what is pruned goes {when}; longer runs lose less']
+
+
+def movement_note(config: RunConfig) -> list[str]:
+    """A line where movement prunes so much in a step that models have ended at one answer for all rows."""
+    prune, steps = config.prune, config.train.steps
+    if prune.method != 'movement' or WEIGHT not in (prune.attention, prune.feed_forward):
+        return []
+    between = max(prune.final_step(steps) - round(prune.begin * steps), 1)
+    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)  # of the cubic schedule, at its beginning
+    if steepest <= FAST_PRUNING:
+        return []
+    return [
+        f'movement pruning removes up to {steepest:.2%} of the weights in a step; runs this short have ended at one '
+        'answer for all rows (docs/compression.md): train longer, or take prune.method magnitude or soft_movement'
+    ]
 
 
 def rounding_note(config: RunConfig) -> list[str]:

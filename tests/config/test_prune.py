@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
             {'method': 'best'},
             "prune.method is 'best'; known: none, magnitude, movement, random, soft_movement, l0, fixed",
         ),
-        ({'keep': 0.5}, "prune.keep is 0.5, which prune.method 'none' does not read; leave it at 0.15"),
+        ({'keep': 0.3}, "prune.keep is 0.3, which prune.method 'none' does not read; leave it at 0.5"),
         ({'method': 'magnitude', 'keep': 0.0}, r'prune.keep is 0.0; it must lie in \(0, 1\]'),
         ({'method': 'magnitude', 'keep': 1.5}, r'prune.keep is 1.5; it must lie in \(0, 1\]'),
         ({'method': 'magnitude', 'end': 1.2}, r'prune.end is 1.2; it must lie in \[0, 1\]'),
@@ -35,7 +35,7 @@ from efficient_attention.errors import InputError
         ({'method': 'magnitude', 'attention': 'none', 'keep_attention': 0.5}, "and prune.attention is 'none'"),
         ({'method': 'magnitude', 'attention': 'unit'}, "prune.attention is 'unit'; known: weight, block, head, none"),
         ({'method': 'soft_movement'}, 'prune.penalty is 0.0; with prune.method .soft_movement. it alone decides'),
-        ({'method': 'soft_movement', 'penalty': 1.0, 'keep': 0.5}, "prune.method 'soft_movement' does not read"),
+        ({'method': 'soft_movement', 'penalty': 1.0, 'keep': 0.3}, "prune.method 'soft_movement' does not read"),
         ({'method': 'fixed'}, "prune.mask_from is empty; prune.method 'fixed' takes the zeros"),
         (
             {'method': 'fixed', 'mask_from': 'a', 'end': 0.5},
@@ -46,6 +46,12 @@ from efficient_attention.errors import InputError
 def test_what_does_not_serve_is_one_line(fields: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
         PruneConfig(**fields).check_read()
+
+
+def test_a_config_with_the_earlier_default_of_keep_is_the_same_where_nothing_reads_it():
+    assert PruneConfig(keep=0.15) == PruneConfig()
+    PruneConfig(method='soft_movement', penalty=1.0, keep=0.15).check_read()
+    assert PruneConfig(method='movement', keep=0.15).keep == 0.15
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from configs.arena import mechanisms
 from efficient_attention.errors import InputError
 from efficient_attention.training.grid_report import grid_picture, grid_table
-from scripts.join_grids import joined, main
+from scripts.join_grids import cells_of_rows, joined, main
 from tests.training.test_grid_report import cell
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -128,9 +128,31 @@ def test_cells_of_other_content_or_other_overrides_are_not_joined(tmp_path: Path
         joined([*before, of('lsh', 'abc', dtype='bfloat16')])
 
 
+def test_rows_that_are_named_are_printed_and_drawn(tmp_path: Path, monkeypatch, capsys):
+    path = write(tmp_path / 'a.json', {'full': cell({'0': 0.4})}, {})
+    path.write_text(
+        json.dumps({'cells': dict.fromkeys('abc', {'full': cell({'0': 0.4}) | {'steps': 10}}), 'yardsticks': {}})
+    )
+    output, picture = tmp_path / 'all.json', tmp_path / 'all.svg'
+    monkeypatch.setattr(
+        sys, 'argv', ['join_grids.py', str(path), '--rows=c,a', f'--output={output}', f'--picture={picture}']
+    )
+    main()
+    assert re.findall('^### (.*)$', capsys.readouterr().out, re.MULTILINE) == ['c', 'a']
+    assert list(joined([output])[0]) == ['a', 'b', 'c']
+    assert '<!-- b: ' not in picture.read_text() and '<!-- c: ' in picture.read_text()
+    monkeypatch.setattr(sys, 'argv', ['join_grids.py', str(path), '--rows=d'])
+    with pytest.raises(InputError, match="--rows names 'd'; the files have a, b, c$"):
+        main()
+
+
+SHOWN = {'arena': ('recall', 'pathfinder'), 'arena_masked': ('pathfinder',), 'arena_h100': ('image', 'listops')}
+
+
 @pytest.mark.parametrize('name, with_speed', [('arena', True), ('arena_masked', True), ('arena_h100', False)])
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
     cells, yardsticks = joined([ROOT / f'docs/{name}.json'])
+    cells = cells_of_rows(cells, SHOWN[name])
     page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
     shown = page.partition(f'<!-- tables of {name}.json: begin -->')[2].partition('<!-- end -->')[0]
     table = grid_table(cells, yardsticks, with_speed=with_speed)

@@ -231,6 +231,23 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
             train_grid(dataclasses.replace(grid, pilots=other))
 
 
+def test_pilots_as_long_as_the_cell_choose_by_its_metric_and_are_its_first_run(tmp_path: Path):
+    cells = cells_of(tmp_path, ('listops_short',), ('full',), **{'eval.every_steps': 1, 'checkpoint.every_steps': 1})
+    grid = Grid(cells, tmp_path / 'grid', ['0', '1'], Pilots((1e-3, 1e-1), 0))
+    cell = train_grid(grid)['listops_short']['full']
+    folder = grid.folder('listops_short', 'full')
+    losing = min((1e-3, 1e-1), key=lambda rate: cell['pilots'][f'{rate:g}'])
+    losing = losing if len(set(cell['pilots'].values())) == 2 else 1e-1  # of equals the first is taken
+    assert cell['learning_rate'] != losing and cell['pilot_steps'] == 3
+    assert cell['curves'].keys() == {'seed_0', 'seed_1', f'pilot_{losing:g}'}
+    assert {tuple(curve['step']) for curve in cell['curves'].values()} == {(1, 2, 3)}
+    evaluations = [line['accuracy'] for line in read_metrics(folder / 'seed_0') if line['split'] == 'held_out']
+    assert cell['curves']['seed_0']['accuracy'] == evaluations
+    assert max(evaluations) == cell['pilots'][f'{cell["learning_rate"]:g}'] == cell['seeds']['0']['dev']['accuracy']
+    (folder / 'cell.json').unlink()
+    assert train_grid(grid)['listops_short']['full']['seeds'] == cell['seeds']  # nothing is trained anew
+
+
 def test_speed_is_read_from_the_log(tmp_path: Path):
     lines = [
         {'step': step, 'split': 'train', 'steps_per_second': speed} for step, speed in ((10, 2.0), (20, 5.0), (25, 1.0))
