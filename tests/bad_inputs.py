@@ -182,7 +182,10 @@ BAD_INPUTS = {
         DEEP, '{here}/c.jsonl: line 1: not JSON (nested too deeply)', 'c.jsonl', 'jsonl:{here}/c.jsonl#text'
     ),
     'corpus of numbers': corpus(
-        '{"text": 3}', "{here}/c.jsonl: line 1: field 'text' is int, not text", 'c.jsonl', 'jsonl:{here}/c.jsonl#text'
+        '{"text": 3}',
+        "{here}/c.jsonl: line 1: field 'text' is a whole number, not a text",
+        'c.jsonl',
+        'jsonl:{here}/c.jsonl#text',
     ),
     'shard damaged': corpus(
         bytes(70_000),
@@ -240,7 +243,7 @@ BAD_INPUTS = {
         questions(question=' '), "{here}/rows.json: question 'a': field 'question' is empty"
     ),
     'answer a number': squad(
-        questions(answers=3), "{here}/rows.json: question 'a': field 'answers' is int, not a list"
+        questions(answers=3), "{here}/rows.json: question 'a': field 'answers' is a whole number, not a list"
     ),
     'tags ragged': tags('The DT\ndog\n', '{here}/rows.txt: line 2: 1 columns where the lines before have 2'),
     'tags in CoNLL-U': tags('1\tThe\n', '{here}/rows.conllu: line 1: 2 columns; CoNLL-U has 10', 'rows.conllu'),

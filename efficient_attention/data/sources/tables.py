@@ -7,12 +7,13 @@ CSV fields may stand in double quotes and then hold commas and line ends; in TSV
 
 import csv
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.sources.json_files import SURROGATE, read_json_lines
+from efficient_attention.data.sources.json_files import SURROGATE, kind_of, read_json_lines, written
 from efficient_attention.data.sources.text_files import decode, find_files, read_lines, read_text
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
@@ -60,7 +61,7 @@ class TableRow:
         """
         value = self.value(column)
         if not isinstance(value, str):
-            raise InputError(f'{self.where}: field {column!r} is {type(value).__name__}, not text')
+            raise InputError(f'{self.where}: field {column!r} is {kind_of(value)}, not a text')
         if SURROGATE.search(value):
             raise InputError(f'{self.where}: field {column!r} holds half of a surrogate pair, which is no character')
         if not may_be_empty and not value.strip():
@@ -68,19 +69,25 @@ class TableRow:
         return value
 
     def label(self, column: str) -> str | None:
-        """The name in a column without spaces around, whole numbers as digits; None where it holds nothing.
+        """The name in a column without spaces around; None where it holds nothing.
+
+        A number of JSON or TFDS is the text of its value: 1, 1.0 and 1e0 are all '1'. A text stays as it stands.
 
         Raises:
-            InputError: no such column, or a list or object in it.
+            InputError: no such column, or what it holds is NaN, infinite, a list or an object.
         """
         value = self.value(column)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
             return self.class_names[column][value] if value >= 0 else None  # TFDS writes -1 where labels are withheld
-        if value is None or isinstance(value, str | int | float):
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise InputError(f'{self.where}: field {column!r} is {written(value)}, not a text or a finite number')
+            return str(int(value) if value.is_integer() else value)
+        if value is None or isinstance(value, str | int):
             return (str(value).strip() or None) if value is not None else None
-        raise InputError(f'{self.where}: field {column!r} is {type(value).__name__}, not a label')
+        raise InputError(f'{self.where}: field {column!r} is {kind_of(value)}, not a text or a number')
 
 
 def source_names(sources: str) -> list[str]:
