@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_set import ArenaSet, open_set
+from efficient_attention.data.arena.arena_row import ArenaSet
+from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.prepared import prepared_rows
 from efficient_attention.data.examples.glue import (
     columns_in,
