@@ -121,15 +121,17 @@ BAD_INPUTS = {
     'field beyond any device': train(
         'train.steps=99999999999999999999', 'train.steps is 99999999999999999999; a whole'
     ),
-    'field nan': train('data.mask_rate=nan', 'data.mask_rate is nan; it must lie in [0, 1]'),
+    'field nan': train('data.mask_rate=nan', 'data.mask_rate is nan; it must be from 0 to 1'),
     'group in place of a field': train('model=3', 'flag --config.model=3: '),
     'layers': train('model.layers=1000000000', 'model.layers is 1000000000; it must be at most 65536'),
-    'processes': train('data.processes=100000', 'data.processes is 100000; it must lie in [0, 4096]'),
+    'processes': train('data.processes=100000', 'data.processes is 100000; it must be from 0 to 4096'),
     'sentences without borders': tune(
         'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
     ),
     'no teacher': tune('distill.temperature=2.0', 'distill.teacher is empty, and distill.temperature is 2.0'),
-    'no share left': tune('prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must lie in (0, 1]'),
+    'no share left': tune(
+        'prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must be above 0 and at most 1'
+    ),
     'blocks that do not divide': tune(
         'prune.method=magnitude prune.attention=block prune.block=5',
         'prune.block is 5, which does not divide encoder/stack/layers/attention/key/kernel of 16 x 16',
@@ -158,14 +160,16 @@ BAD_INPUTS = {
     ),
     'batch of 10^9': train('train.batch_size=1000000000', 'the run needs at least'),
     'evaluation of 10^9': train('eval.batch_size=2000000000', 'the run needs at least'),
-    'vocabulary of 10^12': train(f'data.vocab_size={LARGE}', f'data.vocab_size is {LARGE}; a whole number must lie in'),
+    'vocabulary of 10^12': train(
+        f'data.vocab_size={LARGE}', f'data.vocab_size is {LARGE}; a whole number must be from -'
+    ),
     'vocabulary of 10^9': train(
-        'data.vocab_size=1000000000', 'data.vocab_size is 1000000000; it must lie in [1, 4194304]'
+        'data.vocab_size=1000000000', 'data.vocab_size is 1000000000; it must be from 1 to 4194304'
     ),
     '10^15 parameters': train('model.width=1000000 model.layers=100', 'the run needs at least'),
     # ---- devices and hosts ----
     'mesh that does not divide': train('mesh.data=3', 'mesh.data 3 x mesh.fsdp 1 x mesh.tensor 1 = 3 devices, but th'),
-    'mesh without devices': train('mesh.fsdp=0', 'mesh.fsdp is 0; it must lie in [1, inf)'),
+    'mesh without devices': train('mesh.fsdp=0', 'mesh.fsdp is 0; it must be at least 1'),
     'heads over the mesh': train('mesh.tensor=8 mesh.data=1', 'model.heads 2 does not divide over mesh.tensor 8'),
     'host alone': BadInput('eval.py --workdir={base}/run --process_id=5', '--process_id needs --distributed'),
     # ---- corpora ----
@@ -318,7 +322,7 @@ BAD_INPUTS = {
     ),
     'config deep': run('{here}/run/config.json: not JSON (nested too deeply)', written('config.json', DEEP)),
     'config of another version': run('{here}/run/config.json: unknown config field new; known:', fields(new=3)),
-    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must lie in', fields(mesh__tensor=0)),
+    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must be at least 1', fields(mesh__tensor=0)),
     'config wide': run('the run needs at least', fields(model__width=2 * 10**9, eval__batch_size=8000)),
     'checkpoint unknown': BadInput(
         'eval.py --workdir={base}/run --checkpoint=7', 'there is no checkpoint of step 7 in'

@@ -9,9 +9,9 @@ from typing import Any
 
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.sources.text_files import read_lines, read_text
-from efficient_attention.errors import InputError
+from efficient_attention.errors import KINDS_IN_WORDS, InputError
 
-NAMES = {str: 'a text', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
+NAMES = KINDS_IN_WORDS | {dict: 'an object'}
 SURROGATE = re.compile('[\ud800-\udfff]')
 _REQUIRED: Any = object()
 
