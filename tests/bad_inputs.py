@@ -232,7 +232,7 @@ BAD_INPUTS = {
     # ---- files of examples, and predictions ----
     'table empty': rows('', '{here}/rows.csv: it is empty; its first line must name the columns'),
     'table column twice': rows('text,text\na,b\n', "{here}/rows.csv: line 1: the header names column 'text' twice"),
-    'table open quote': rows('text\n"abc\n', '{here}/rows.csv: line 2: not CSV ('),
+    'table open quote': rows('text\n"abc\n', '{here}/rows.csv: line 2: not CSV (a double quote opens'),
     'table of another kind': rows(b'PK\x03\x04', '{here}/rows.xlsx: not a known kind of table', 'rows.xlsx'),
     'table half a character': rows(
         '{"text": "\\udc00"}', "{here}/rows.jsonl: line 1: field 'text' holds half of a", 'rows.jsonl'

@@ -23,6 +23,11 @@ TFDS = 'tfds:'
 TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')  # ':1.0.0' is a version, part of the name
 LARGEST_FIELD = 2**31 - 1  # characters; the csv module stops at 131,072, which a book exceeds
 
+CSV_FAULTS = {  # what Python's csv module says -> in plain words
+    'unexpected end of data': 'a double quote opens a field and none closes it',
+    "expected after '\"'": 'text stands behind a closing double quote',
+}
+
 Fields = Iterator[tuple[int, list[str]]]  # line from 1, fields
 
 
@@ -35,12 +40,14 @@ class TableRow:
         place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS data set.
         values: column -> text; JSON lines and TFDS have other values too.
         class_names: of TFDS columns that hold numbers of named classes.
+        header: the line that names the columns; 0 = no line does.
     """
 
     file: str
     place: str
     values: Mapping[str, Any]
     class_names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    header: int = 0
 
     @property
     def where(self) -> str:
@@ -50,7 +57,8 @@ class TableRow:
     def value(self, column: str) -> Any:
         """What stands in a column; raises InputError that lists the known ones where there is no such column."""
         if column not in self.values:
-            raise InputError(f'{self.where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
+            where = f'{self.file}: line {self.header}' if self.header else self.where
+            raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
         return self.values[column]
 
     def text(self, column: str, *, may_be_empty: bool = False) -> str:
@@ -140,10 +148,10 @@ def read_tables(sources: str, *, columns: Sequence[str] = ()) -> Iterator[TableR
 
 
 def _named(path: Path, lines: Fields, columns: Sequence[str], faults: list[str] | None) -> Iterator[TableRow]:
-    names = list(columns)
+    names, header = list(columns), 0
     for number, fields in lines:
         if not names:
-            names = fields
+            names, header = fields, number
             _check_header(path, number, names)
         elif len(fields) != len(names):
             count = f'{len(fields)} fields where there are {len(names)} columns: {", ".join(names)}'
@@ -151,7 +159,8 @@ def _named(path: Path, lines: Fields, columns: Sequence[str], faults: list[str] 
                 raise InputError(f'{path}: line {number}: {count}')
             faults.append(f'{path}: line {number}: {count}')
         else:
-            yield TableRow(str(path), f'line {number}', dict(zip(names, fields, strict=True)))
+            values = dict(zip(names, fields, strict=True))
+            yield TableRow(str(path), f'line {number}', values, header=header)
     if not names:
         raise InputError(f'{path}: it is empty; its first line must name the columns')
 
@@ -176,7 +185,8 @@ def _csv_fields(path: Path) -> Fields:
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(f'{path}: line {first}: not CSV ({error})') from None
+            fault = next((words for said, words in CSV_FAULTS.items() if said in str(error)), str(error))
+            raise InputError(f'{path}: line {first}: not CSV ({fault})') from None
         if fields:
             yield first, fields
 

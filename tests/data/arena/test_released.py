@@ -43,7 +43,7 @@ def test_tables_hold_what_was_generated(tmp_path: Path):
         ('Source\tTarget\n[MAX 1 2 ]\t2\n[MAX 1 11 ]\t2\n', "line 3: '11' is no word of ListOps; known: 0 1 2"),
         ('Source\tTarget\n[MAX 1 2 ]\t12\n', "line 2: field 'Target' is '12'; it must be a digit from 0 to 9"),
         ('Source\tTarget\n[MAX 1 2 ]\t\n', "line 2: field 'Target' is ''; it must be a digit"),
-        ('Text\tTarget\n[MAX 1 2 ]\t2\n', "line 2: no column 'Source'; known: 'Text', 'Target'"),
+        ('Text\tTarget\n[MAX 1 2 ]\t2\n', "line 1: no column 'Source'; known: 'Text', 'Target'"),
     ],
 )
 def test_tables_that_are_none(tmp_path: Path, content: str, fault: str):

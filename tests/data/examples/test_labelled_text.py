@@ -29,14 +29,14 @@ def test_texts_pairs_and_ids_by_column(tmp_path):
 def test_only_a_test_file_may_lack_labels(tmp_path):
     config = config_of(tmp_path, 'text\na\n')
     assert [one.label for one in read_labelled(config, 'test', [])] == [None]
-    with pytest.raises(InputError, match="line 2: no column 'label'; known: 'text'"):
+    with pytest.raises(InputError, match="line 1: no column 'label'; known: 'text'"):
         list(read_labelled(config, 'dev', []))
     config = config_of(tmp_path, 'text,label\na,x\nb,\n')
     assert [one.label for one in read_labelled(config, 'test', [])] == ['x', None]
     with pytest.raises(InputError, match="a.csv: line 3: field 'label' is empty"):
         list(read_labelled(config, 'train', []))
     glue = config_of(tmp_path, 'index,sentence\n0,a\n', format='glue', name='sst2')
-    with pytest.raises(InputError, match="a.csv: line 2: no column 'label'; known: 'index', 'sentence'"):
+    with pytest.raises(InputError, match="a.csv: line 1: no column 'label'; known: 'index', 'sentence'"):
         list(read_labelled(glue, 'dev', []))
 
 
