@@ -89,7 +89,7 @@ BAD_ARENA = {
     ),
     'arena of an unknown size': BadInput(
         'train.py --config=configs/arena.py:recall,full,huge --workdir={here}/new',
-        "flag --config=configs/arena.py:recall,full,huge: Error whilst parsing config file: ValueError: the config's a",
+        "flag --config=configs/arena.py:recall,full,huge: the config's a",
     ),
     'arena masked in a released size': grid(
         '--rows=listops --size=code,masked',
