@@ -54,6 +54,12 @@ BAD_ARENA = {
     'arena without pairs': arena(
         'aan:folder={here}', "{here}/new_aan_pairs.train.tsv: no such file; AAN's pairs may not", 'fixed:bytes'
     ),
+    'arena without released rows': arena(
+        'listops:folder={here}', '{here}/basic_train.tsv: no such file; the folder must hold basic_train.tsv, basic_val'
+    ),
+    'arena without released pictures': arena(
+        'pathfinder:folder={here}', "{here}/metadata: no file matches '*.npy'; the folder must hold", 'fixed:grey'
+    ),
     'arena of another vocabulary': arena(
         'listops:rows=2:length=8-40', 'data.tokenizer has another vocabulary than the rows of listops', 'fixed:bytes'
     ),

@@ -240,6 +240,9 @@ BAD_INPUTS = {
     'table unknown label': rows(
         'text,label\nthe,odd\n', "{here}/rows.csv: line 2: field 'label' is 'odd'; known labels"
     ),
+    'label nan': rows(
+        '{"text": "the", "label": NaN}', "{here}/rows.jsonl: line 1: field 'label' is NaN, not a", 'rows.jsonl'
+    ),
     'option unknown': rows('text\nthe\n', "--set 'nope=1': write FIELD=VALUE with one of", option='--set=nope=1'),
     'questions deep': squad(DEEP, '{here}/rows.json: not JSON (nested too deeply)'),
     'questions without data': squad('{}', "{here}/rows.json: no field 'data'"),
@@ -375,7 +378,8 @@ BAD_INPUTS = {
         'train.py --config=none.py --workdir={here}/new', "config: No such file or directory: 'no"
     ),
     'config no Python': BadInput(
-        'train.py --config={base}/corpus.txt --workdir={here}/new', 'config: invalid syntax ('
+        'train.py --config={base}/corpus.txt --workdir={here}/new',
+        'config: not Python that can be read: invalid syntax (',
     ),
     'flag unknown': BadInput('eval.py --workdir={base}/run --nope', "Unknown command line flag 'nope'"),
     'word too many': BadInput(

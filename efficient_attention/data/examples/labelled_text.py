@@ -25,6 +25,7 @@ from efficient_attention.data.examples.glue import (
 from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
+WHOLE = re.compile(r'-?\d{1,18}')
 LARGEST = float(np.finfo(np.float32).max)  # of a number to predict
 ZEROS = re.compile(r'(?<=\d)\.0*\Z')  # behind a whole number
 ARENA = 'arena'  # the format whose files are sets of rows
@@ -134,7 +135,7 @@ def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
         whole = ZEROS.sub('', label)
         if whole != label and whole in found:
             raise InputError(f'{where}: label {label!r} is the number {whole!r} of {found[whole]}; write both alike')
-    is_whole = all(name.removeprefix('-').isdecimal() for name in found)
+    is_whole = all(WHOLE.fullmatch(name) for name in found)
     return tuple(sorted(found, key=lambda name: (int(name) if is_whole else 0, name)))
 
 
