@@ -7,6 +7,15 @@ import sys
 from typing import cast
 
 MOST_LETTERS = 4000  # of a line that is printed
+KINDS_IN_WORDS: dict[type, str] = {  # what a value has to be, for messages
+    str: 'a text',
+    int: 'a whole number',
+    float: 'a number',
+    bool: 'true or false',
+    list: 'a list',
+    tuple: 'a list',
+    dict: 'a group of fields',
+}
 
 
 class ExitCode(enum.IntEnum):

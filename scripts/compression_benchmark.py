@@ -63,7 +63,7 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
     for length in options.lengths:
         if not 1 <= length <= 512:
-            raise InputError(f'--lengths has {length}; it must lie in 1 to 512, the positions of the model')
+            raise InputError(f'--lengths has {length}; it must be from 1 to 512, the positions of the model')
     for rows in options.rows:
         if rows < 1:
             raise InputError(f'--rows has {rows}; each must be at least 1')

@@ -50,7 +50,7 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
     for length in options.lengths:
         if not 16 <= length <= 512:
-            raise InputError(f'--lengths has {length}; it must lie in 16 to 512, the positions of the model')
+            raise InputError(f'--lengths has {length}; it must be from 16 to 512, the positions of the model')
 
 
 def batches_of(length: int, count: int) -> list[list[int]]:

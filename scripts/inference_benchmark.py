@@ -42,7 +42,7 @@ def check_flags(options: flags.FlagValues) -> None:
     if options.rounds < 1:
         raise InputError(f'--rounds is {options.rounds}; it must be at least 1')
     if not 1 <= options.length <= 512:
-        raise InputError(f'--length is {options.length}; it must lie in 1 to 512, the positions of the model')
+        raise InputError(f'--length is {options.length}; it must be from 1 to 512, the positions of the model')
     for rows in options.rows:
         if rows < 1:
             raise InputError(f'--rows has {rows}; each must be at least 1')

@@ -54,6 +54,12 @@ BAD_ARENA = {
     'arena without pairs': arena(
         'aan:folder={here}', "{here}/new_aan_pairs.train.tsv: no such file; AAN's pairs may not", 'fixed:bytes'
     ),
+    'arena without released rows': arena(
+        'listops:folder={here}', '{here}/basic_train.tsv: no such file; the folder must hold basic_train.tsv, basic_val'
+    ),
+    'arena without released pictures': arena(
+        'pathfinder:folder={here}', "{here}/metadata: no file matches '*.npy'; the folder must hold", 'fixed:grey'
+    ),
     'arena of another vocabulary': arena(
         'listops:rows=2:length=8-40', 'data.tokenizer has another vocabulary than the rows of listops', 'fixed:bytes'
     ),
@@ -89,7 +95,7 @@ BAD_ARENA = {
     ),
     'arena of an unknown size': BadInput(
         'train.py --config=configs/arena.py:recall,full,huge --workdir={here}/new',
-        "flag --config=configs/arena.py:recall,full,huge: Error whilst parsing config file: ValueError: the config's a",
+        "flag --config=configs/arena.py:recall,full,huge: the config's a",
     ),
     'arena masked in a released size': grid(
         '--rows=listops --size=code,masked',

@@ -117,19 +117,21 @@ METRICS = 'efficient_attention/workdir/report.py {here}/run'
 BAD_INPUTS = {
     # ---- fields of a config ----
     'field unknown': train('model.widht=3', "unknown config field: 'widht' Did you mean"),
-    'field of another type': train('model.width=wide', 'flag --config.model.width=wide: invalid literal for int()'),
+    'field of another type': train('model.width=wide', "flag --config.model.width=wide: 'wide' is not a whole number"),
     'field beyond any device': train(
         'train.steps=99999999999999999999', 'train.steps is 99999999999999999999; a whole'
     ),
-    'field nan': train('data.mask_rate=nan', 'data.mask_rate is nan; it must lie in [0, 1]'),
+    'field nan': train('data.mask_rate=nan', 'data.mask_rate is nan; it must be from 0 to 1'),
     'group in place of a field': train('model=3', 'flag --config.model=3: '),
     'layers': train('model.layers=1000000000', 'model.layers is 1000000000; it must be at most 65536'),
-    'processes': train('data.processes=100000', 'data.processes is 100000; it must lie in [0, 4096]'),
+    'processes': train('data.processes=100000', 'data.processes is 100000; it must be from 0 to 4096'),
     'sentences without borders': tune(
         'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
     ),
     'no teacher': tune('distill.temperature=2.0', 'distill.teacher is empty, and distill.temperature is 2.0'),
-    'no share left': tune('prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must lie in (0, 1]'),
+    'no share left': tune(
+        'prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must be above 0 and at most 1'
+    ),
     'blocks that do not divide': tune(
         'prune.method=magnitude prune.attention=block prune.block=5',
         'prune.block is 5, which does not divide encoder/stack/layers/attention/key/kernel of 16 x 16',
@@ -158,14 +160,16 @@ BAD_INPUTS = {
     ),
     'batch of 10^9': train('train.batch_size=1000000000', 'the run needs at least'),
     'evaluation of 10^9': train('eval.batch_size=2000000000', 'the run needs at least'),
-    'vocabulary of 10^12': train(f'data.vocab_size={LARGE}', f'data.vocab_size is {LARGE}; a whole number must lie in'),
+    'vocabulary of 10^12': train(
+        f'data.vocab_size={LARGE}', f'data.vocab_size is {LARGE}; a whole number must be from -'
+    ),
     'vocabulary of 10^9': train(
-        'data.vocab_size=1000000000', 'data.vocab_size is 1000000000; it must lie in [1, 4194304]'
+        'data.vocab_size=1000000000', 'data.vocab_size is 1000000000; it must be from 1 to 4194304'
     ),
     '10^15 parameters': train('model.width=1000000 model.layers=100', 'the run needs at least'),
     # ---- devices and hosts ----
     'mesh that does not divide': train('mesh.data=3', 'mesh.data 3 x mesh.fsdp 1 x mesh.tensor 1 = 3 devices, but th'),
-    'mesh without devices': train('mesh.fsdp=0', 'mesh.fsdp is 0; it must lie in [1, inf)'),
+    'mesh without devices': train('mesh.fsdp=0', 'mesh.fsdp is 0; it must be at least 1'),
     'heads over the mesh': train('mesh.tensor=8 mesh.data=1', 'model.heads 2 does not divide over mesh.tensor 8'),
     'host alone': BadInput('eval.py --workdir={base}/run --process_id=5', '--process_id needs --distributed'),
     # ---- corpora ----
@@ -182,7 +186,10 @@ BAD_INPUTS = {
         DEEP, '{here}/c.jsonl: line 1: not JSON (nested too deeply)', 'c.jsonl', 'jsonl:{here}/c.jsonl#text'
     ),
     'corpus of numbers': corpus(
-        '{"text": 3}', "{here}/c.jsonl: line 1: field 'text' is int, not text", 'c.jsonl', 'jsonl:{here}/c.jsonl#text'
+        '{"text": 3}',
+        "{here}/c.jsonl: line 1: field 'text' is a whole number, not a text",
+        'c.jsonl',
+        'jsonl:{here}/c.jsonl#text',
     ),
     'shard damaged': corpus(
         bytes(70_000),
@@ -225,13 +232,16 @@ BAD_INPUTS = {
     # ---- files of examples, and predictions ----
     'table empty': rows('', '{here}/rows.csv: it is empty; its first line must name the columns'),
     'table column twice': rows('text,text\na,b\n', "{here}/rows.csv: line 1: the header names column 'text' twice"),
-    'table open quote': rows('text\n"abc\n', '{here}/rows.csv: line 2: not CSV ('),
+    'table open quote': rows('text\n"abc\n', '{here}/rows.csv: line 2: not CSV (a double quote opens'),
     'table of another kind': rows(b'PK\x03\x04', '{here}/rows.xlsx: not a known kind of table', 'rows.xlsx'),
     'table half a character': rows(
         '{"text": "\\udc00"}', "{here}/rows.jsonl: line 1: field 'text' holds half of a", 'rows.jsonl'
     ),
     'table unknown label': rows(
         'text,label\nthe,odd\n', "{here}/rows.csv: line 2: field 'label' is 'odd'; known labels"
+    ),
+    'label nan': rows(
+        '{"text": "the", "label": NaN}', "{here}/rows.jsonl: line 1: field 'label' is NaN, not a", 'rows.jsonl'
     ),
     'option unknown': rows('text\nthe\n', "--set 'nope=1': write FIELD=VALUE with one of", option='--set=nope=1'),
     'questions deep': squad(DEEP, '{here}/rows.json: not JSON (nested too deeply)'),
@@ -240,7 +250,7 @@ BAD_INPUTS = {
         questions(question=' '), "{here}/rows.json: question 'a': field 'question' is empty"
     ),
     'answer a number': squad(
-        questions(answers=3), "{here}/rows.json: question 'a': field 'answers' is int, not a list"
+        questions(answers=3), "{here}/rows.json: question 'a': field 'answers' is a whole number, not a list"
     ),
     'tags ragged': tags('The DT\ndog\n', '{here}/rows.txt: line 2: 1 columns where the lines before have 2'),
     'tags in CoNLL-U': tags('1\tThe\n', '{here}/rows.conllu: line 1: 2 columns; CoNLL-U has 10', 'rows.conllu'),
@@ -315,7 +325,7 @@ BAD_INPUTS = {
     ),
     'config deep': run('{here}/run/config.json: not JSON (nested too deeply)', written('config.json', DEEP)),
     'config of another version': run('{here}/run/config.json: unknown config field new; known:', fields(new=3)),
-    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must lie in', fields(mesh__tensor=0)),
+    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must be at least 1', fields(mesh__tensor=0)),
     'config wide': run('the run needs at least', fields(model__width=2 * 10**9, eval__batch_size=8000)),
     'checkpoint unknown': BadInput(
         'eval.py --workdir={base}/run --checkpoint=7', 'there is no checkpoint of step 7 in'
@@ -368,7 +378,8 @@ BAD_INPUTS = {
         'train.py --config=none.py --workdir={here}/new', "config: No such file or directory: 'no"
     ),
     'config no Python': BadInput(
-        'train.py --config={base}/corpus.txt --workdir={here}/new', 'config: invalid syntax ('
+        'train.py --config={base}/corpus.txt --workdir={here}/new',
+        'config: not Python that can be read: invalid syntax (',
     ),
     'flag unknown': BadInput('eval.py --workdir={base}/run --nope', "Unknown command line flag 'nope'"),
     'word too many': BadInput(

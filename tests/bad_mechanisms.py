@@ -6,6 +6,7 @@ BAD_MECHANISMS: dict[str, BadInput] = {
     'slots of no rank': train(
         'model.attention=linformer(0,512)', "attention 'linformer(0,512)': linformer rank is 0; it must be at least 1"
     ),
+    'an open bracket': train('model.attention=window(2', "attention 'window(2': missing ) for the ( at column 7"),
     'no landmarks': train(
         'model.attention=nystrom(0)', "attention 'nystrom(0)': nystrom landmarks is 0; it must be at least 1"
     ),

@@ -211,7 +211,7 @@ def assert_refused(result: Result, line: str) -> None:
 
 BAD_FIELDS = {  # field of train.py: the line that it gives; {0} is the shared folder
     'model.widht=3': "unknown config field: 'widht' Did you mean",
-    'model.width=wide': 'flag --config.model.width=wide: invalid literal for int()',
+    'model.width=wide': "flag --config.model.width=wide: 'wide' is not a whole number",
     'data.source=books': "data.source is 'books'; known: stdlib, text:",
     'data.source=text:{0}/none/*.txt': "data.source 'text:{0}/none/*.txt': no file matches '{0}/none/*.txt'",
     'data.source=text:{0}/empty.txt': "data.source 'text:{0}/empty.txt': no text in it",
@@ -240,7 +240,7 @@ BAD_COMMANDS = {  # arguments: the line that they give
     'train.py --workdir={0}/new --verify --noverify': '--config is missing',
     'train.py --config=none.py --workdir={0}/new': "config: No such file or directory: 'none.py'",
     'eval.py --workdir={0}': '{0}: no run there (config.json is missing)',
-    'eval.py --workdir={0}/run --batch_size=two': 'flag --batch_size=two: invalid literal for int()',
+    'eval.py --workdir={0}/run --batch_size=two': "flag --batch_size=two: 'two' is not a whole number",
     'eval.py --workdir={0}/run --batch_size=12': 'eval.batch_size 12 does not divide over 8 devices',
     'eval.py --workdir={0}/run --checkpoint=7': 'there is no checkpoint of step 7 in {0}/run/checkpoints; kept',
     'eval.py --workdir={0}/run --checkpoint=one': "checkpoint 'one' is none of last, best and a step; in {0}/run/",

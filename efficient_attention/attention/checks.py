@@ -63,7 +63,7 @@ def check_range(name: str, segments: Any) -> None:
     known = np.asarray(segments)
     for value in (known.min(), known.max()):
         if not 0 <= value < 2**31:
-            raise ValueError(f'{name} holds {value}; segments lie in [0, 2**31), 0 is padding')
+            raise ValueError(f'{name} holds {value}; segments are from 0 to 2^31 - 1, and 0 is padding')
 
 
 def check_positions(
@@ -170,7 +170,7 @@ def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
 def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
     """One typed key for a mechanism that draws; one, or one for each row, for dropout."""
     if not 0.0 <= dropout_rate < 1.0:
-        raise ValueError(f'dropout_rate is {dropout_rate}; it must lie in [0, 1)')
+        raise ValueError(f'dropout_rate is {dropout_rate}; it must be at least 0 and below 1')
     for name, given in (('rng', rng), ('dropout_rng', dropout_rng)):
         if given is not None and not is_key(given):
             raise ValueError(f'{name} is no typed key; make one with jax.random.key(seed)')

@@ -135,8 +135,28 @@ def _parse(text: str) -> ast.expr:
             warnings.simplefilter('ignore', SyntaxWarning)  # Python's, about text such as '8lsh', which is refused
             return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
-        column = getattr(error, 'offset', None)
-        raise InputError(f'attention {text!r} cannot be read' + (f' at column {column}' if column else '')) from None
+        raise InputError(f'attention {text!r}{_fault(text, getattr(error, "offset", None))}') from None
+
+
+def _fault(text: str, offset: int | None) -> str:
+    """What is wrong with a text that is no expression: its brackets, or the place `offset` of the text without spaces
+    around it, from 1."""
+    open_brackets: list[int] = []
+    for place, letter in enumerate(text, start=1):
+        if letter == '(':
+            open_brackets.append(place)
+        elif letter == ')' and not open_brackets:
+            return f': the ) at column {place} has no (; leave it out'
+        elif letter == ')':
+            open_brackets.pop()
+    if open_brackets:
+        return f': missing ) for the ( at column {open_brackets[-1]}'
+    column = (offset or 0) + len(text) - len(text.lstrip())
+    if text.rstrip()[-1] in '&|-+,=' or column > len(text.rstrip()):
+        return ' cannot be read: something is missing at its end'
+    if not offset:
+        return ' cannot be read'
+    return f' cannot be read at column {column}, from {text[column - 1 :]!r} on'
 
 
 def _build(node: ast.expr, text: str) -> Pattern:

@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.old_forms import in_new_form
+from efficient_attention.commands.plain_words import in_plain_words
 from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
 
@@ -118,11 +119,14 @@ def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValu
         for value in values.values():
             getattr(value, 'to_dict', None)  # a config that could not be opened raises when it is first touched
     except flags.Error as error:
-        raise InputError(_without_traceback(str(error))) from None
+        raise InputError(in_plain_words(_without_traceback(str(error)))) from None
     except (AttributeError, KeyError) as error:
-        raise InputError(f'unknown config field: {one_line(error)}') from None
-    except (ImportError, SyntaxError, TypeError, ValueError) as error:
-        raise InputError(f'{where}{one_line(error)}') from None
+        said, plain = one_line(error), in_plain_words(one_line(error))
+        raise InputError(plain if plain != said else f'unknown config field: {said}') from None
+    except SyntaxError as error:
+        raise InputError(f'{where}not Python that can be read: {one_line(error)}') from None
+    except (ImportError, TypeError, ValueError) as error:
+        raise InputError(f'{where}{in_plain_words(one_line(error))}') from None
     except OSError as error:
         reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
         raise InputError(f'{where}{reason[1] if reason else one_line(error)}') from None

@@ -4,6 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+FAULTS = {  # what Python's parser says -> in plain words
+    'Expecting value': 'a value is missing',
+    "Expecting ',' delimiter": 'a comma or a closing bracket is missing',
+    "Expecting ':' delimiter": 'a colon is missing',
+    'Expecting property name enclosed in double quotes': 'a name in double quotes is missing',
+    'Illegal trailing comma': 'a comma stands before a closing bracket',
+    'Extra data': 'text stands behind the end',
+    'Unterminated string': 'a text has no closing quote',
+    'Invalid control character': 'a text holds a line end or another control character',
+    'Invalid \\': 'a text holds a backslash with an unknown letter behind it',
+}
+
 
 def read_json_file(path: Path) -> Any:
     """The value of a JSON file.
@@ -21,9 +33,18 @@ def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, not UTF-8, or nested more deeply than Python reads.
+        ValueError: it is no JSON, not UTF-8, nested more deeply than Python reads, or has a number of thousands of
+            digits; says which in plain words, and where.
     """
     try:
         return json.loads(text)
+    except json.JSONDecodeError as error:
+        fault = next((words for said, words in FAULTS.items() if error.msg.startswith(said)), error.msg)
+        line = f'line {error.lineno}, ' if '\n' in error.doc.strip() else ''
+        raise ValueError(f'{fault} at {line}column {error.colno}') from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f'byte 0x{error.object[error.start]:02x} at offset {error.start} is not UTF-8') from None
     except RecursionError:
         raise ValueError('nested too deeply') from None
+    except ValueError:  # Python reads whole numbers of up to 4,300 digits
+        raise ValueError('a number has too many digits') from None

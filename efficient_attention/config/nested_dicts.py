@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from efficient_attention.errors import InputError
+from efficient_attention.errors import KINDS_IN_WORDS, InputError
 
 LARGEST = 2**31  # of a whole number in either direction: shapes, steps and ids are 32-bit numbers on the devices
 LISTED = {str: 'texts', int: 'whole numbers'}  # what a field that is a list may hold, in words
@@ -61,14 +61,14 @@ def _convert(value: Any, kind: Any, field: str) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise InputError(f'{field} is {value!r}; it must be of type {kind.__name__}')
+        raise InputError(f'{field} is {value!r}; it must be {KINDS_IN_WORDS[kind]}')
     return value
 
 
 def check_size(value: Any, field: str) -> None:
     """Raises InputError where a field is a whole number that is too large for the devices, whatever it stands for."""
     if type(value) is int and abs(value) > LARGEST:
-        raise InputError(f'{field} is {value}; a whole number must lie in [-{LARGEST}, {LARGEST}]')
+        raise InputError(f'{field} is {value}; a whole number must be from -{LARGEST} to {LARGEST}')
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
+FEW_TOKENS = 10_000  # held out; of characters with a deviation of 3 bits each, their mean has one of 0.03
 FAR_OFF = 2.0  # times the share that was asked for: beyond it a run says what it got
 
 
@@ -68,4 +69,19 @@ def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[
     return [
         f'held out: {documents[1]:,} of {sum(documents):,} documents with {found:.1%} of the tokens; '
         f'data.held_out={share:g} is a share of documents, and these are few or of very different lengths'
+    ]
+
+
+def few_held_out_note(share: float, tokens: tuple[int, int]) -> list[str]:
+    """A line where so few tokens are held out that a score on them is mostly chance; else none.
+
+    Args:
+        share: `data.held_out`.
+        tokens: to train on, held out.
+    """
+    if not share or tokens[1] >= FEW_TOKENS:
+        return []
+    return [
+        f'held out: {tokens[1]:,} of {sum(tokens):,} tokens, so few that a score on them is partly chance; '
+        f'raise data.held_out, now {share:g}, or give more text'
     ]

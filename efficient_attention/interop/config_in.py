@@ -12,7 +12,7 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.model import MOST_LAYERS, ModelConfig
 from efficient_attention.config.nested_dicts import check_size
 from efficient_attention.config.pairs import PairsConfig
-from efficient_attention.errors import InputError, require
+from efficient_attention.errors import KINDS_IN_WORDS, InputError, require
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
     FIELDS,
@@ -254,7 +254,7 @@ def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> d
         if expected is tuple and isinstance(value, list) and all(type(one) in (int, str) for one in value):
             fields[name] = value = tuple(value)
         if type(value) is not expected:
-            raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')
+            raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be {KINDS_IN_WORDS[expected]}')
         for one in value if isinstance(value, tuple) else (value,):
             check_size(one, f'{OUR_KEY}.{group}.{name}')
     return fields

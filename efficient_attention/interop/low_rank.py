@@ -66,7 +66,7 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
     check_no_codes(pretrained)
     if share is not None and not 0.0 < share < 1.0:
         raise InputError(
-            f'the share of squared singular values that is kept (--low_rank) is {share}; it must lie in (0, 1)'
+            f'the share of squared singular values that is kept (--low_rank) is {share}; it must be above 0 and below 1'
         )
 
 

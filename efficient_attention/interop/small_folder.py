@@ -13,7 +13,7 @@ import jax
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.nested_dicts import from_dict
-from efficient_attention.errors import InputError
+from efficient_attention.errors import KINDS_IN_WORDS, InputError
 from efficient_attention.interop.codes import SCALE, Flat, Packed, as_tree, check_scales, decoded, unpacked
 from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
 from efficient_attention.interop.safetensors_files import TensorFolder
@@ -52,7 +52,7 @@ def small_fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f'{where}version is {values.get("version")!r}; this project reads {VERSION}')
     for name, kind in {**DESCRIBED, 'model': dict, 'head': dict, SHAPES: dict}.items():
         if type(values.get(name)) is not kind:
-            raise InputError(f'{where}{name} is {values.get(name)!r}; it must be of type {kind.__name__}')
+            raise InputError(f'{where}{name} is {values.get(name)!r}; it must be {KINDS_IN_WORDS[kind]}')
     for name, shape in values[SHAPES].items():
         if not (isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)):
             raise InputError(f'{where}{SHAPES} has {shape!r} for {name}; it must be a list of whole numbers from 0')

@@ -14,7 +14,7 @@ from efficient_attention.data.corpus.noised_rows import SHORTEST, NoisedRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorpus
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
-from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer
@@ -88,7 +88,8 @@ class DenoisingTask(EncoderDecoderTask):
         """See `Task`."""
         documents, tokens = split_counts(self.corpus.manifest)
         spans = [f'noise: texts of {self.tokens} tokens with {self.spans} spans and as many sentinels'] * self.has_spans
-        return spans + held_out_share_note(self.data.held_out, documents, tokens)
+        share = self.data.held_out
+        return [*spans, *held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
     def rows_of(self, corpus: Corpus, *, is_training: bool) -> NoisedRows:
         """The rows of a split; raises InputError where it has too little text."""

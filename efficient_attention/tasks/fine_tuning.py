@@ -100,6 +100,8 @@ def load_examples(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples
 class FineTuningTask(Task):
     """One problem with one model."""
 
+    has_short_batches = True
+
     def __init__(self, config: RunConfig, examples: EncodedExamples | None = None) -> None:
         """Reads the dev splits; the training files when they are first trained on.
 
@@ -156,6 +158,10 @@ class FineTuningTask(Task):
     def prepare_training(self) -> None:
         """See `Task`."""
         _ = self.training
+
+    def rows_per_epoch(self) -> int:
+        """See `Task`."""
+        return len(self.encoded.train)
 
     def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
         """The encoder with its head."""

@@ -13,7 +13,7 @@ from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.memory_checks import check_memory, check_rate
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
@@ -92,10 +92,10 @@ class LanguageModellingTask(Task):
     @property
     def notes(self) -> list[str]:
         """See `Task`."""
-        if self.data.splitting == 'end':
-            return []
         documents, tokens = split_counts(self.text.manifest)
-        return held_out_share_note(self.data.held_out, documents, tokens)
+        share = self.data.held_out
+        notes = held_out_share_note(share, documents, tokens) if self.data.splitting == 'documents' else []
+        return [*notes, *few_held_out_note(share, tokens)]
 
     def rows_per_epoch(self) -> int:
         """See `Task`; windows overlap, and these are the rows of a text that is cut into windows side by side."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from efficient_attention.config.data import ARENA_SOURCE
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.arena.arena_set import ArenaSet, open_set
+from efficient_attention.data.arena.arena_row import ArenaSet
+from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
 from efficient_attention.data.corpus.batches import batches_of_rows, every_row_once
 from efficient_attention.data.corpus.masked_texts import MaskedTexts

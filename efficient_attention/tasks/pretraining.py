@@ -16,7 +16,7 @@ from efficient_attention.data.corpus.batches import evaluation_batches, evaluati
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows, check_not_empty
-from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
@@ -75,7 +75,8 @@ class PretrainingTask(Task):
     def notes(self) -> list[str]:
         """See `Task`."""
         documents, tokens = split_counts(self.corpus.manifest)
-        return held_out_share_note(self.data.held_out, documents, tokens)
+        share = self.data.held_out
+        return [*held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
     @functools.cached_property
     def rows(self) -> CorpusRows:

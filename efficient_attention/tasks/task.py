@@ -23,6 +23,7 @@ class Task(abc.ABC):
     held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
     # Where an evaluation gathers what the model says of each row: the names of the outputs with an axis of tokens.
     token_outputs: frozenset[str] | None = None
+    has_short_batches = False  # whether rows of weight 0 fill up the last training batch of an epoch
     has_data = True  # False in a plan, see `without_data`
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
 
@@ -96,7 +97,7 @@ class Task(abc.ABC):
         """Reads what training alone needs; raises what `training_batches` would raise about it."""
 
     def rows_per_epoch(self) -> int | None:
-        """Rows that the training data has before it repeats itself; None where a batch never holds a row twice."""
+        """Rows that the training data has before it repeats itself; None where a batch may have any number of rows."""
         return None
 
     @property

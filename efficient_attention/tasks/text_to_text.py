@@ -35,6 +35,8 @@ SPLITS = ('train', 'held_out', 'test')
 class TextToTextTask(EncoderDecoderTask):
     """Pairs of texts from sets of them, with one tokenizer for both sides, or one for each."""
 
+    has_short_batches = True
+
     def __init__(self, config: RunConfig) -> None:
         """Reads the pairs, and trains the tokenizer on both sides of those to train on, where it is not a file's.
 

@@ -21,6 +21,6 @@ def check_ids(batch: HostBatch, model: ModelConfig) -> None:
             wrong = (ids < 0) | (ids >= size)
             row = int(wrong.reshape(len(ids), -1).any(axis=1).argmax())
             raise InputError(
-                f'row {row} of a batch has the token id {ids[wrong][0]} in {name!r}; ids must lie in [0, {size}) '
+                f'row {row} of a batch has the token id {ids[wrong][0]} in {name!r}; ids must be from 0 to {size - 1} '
                 f'(model.{field})'
             )

@@ -73,10 +73,15 @@ def rounding_note(config: RunConfig) -> list[str]:
 
 
 def batch_note(run: Run) -> list[str]:
-    """A line where a batch has more rows than the training data, so that it repeats them."""
+    """A line where a batch has more rows than the training data, so that it repeats them or stays partly empty."""
     size, rows = run.config.train.batch_size, run.task.rows_per_epoch()
     if rows is None or size <= rows:
         return []
+    if run.task.has_short_batches:
+        return [
+            f'each batch is partly empty: train.batch_size is {size:,}, the data has {rows:,} rows; '
+            'lower train.batch_size, since empty rows take time and teach nothing'
+        ]
     return [
         f'each batch reads the training data more than once: train.batch_size is {size:,}, '
         f'the data has {rows:,} rows of {run.config.data.length:,} tokens'

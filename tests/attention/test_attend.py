@@ -300,7 +300,7 @@ def test_what_nothing_serves_is_an_error():
     [
         ({'backend': 'cuda'}, "unknown attention backend 'cuda'; known: auto, reference"),
         ({'dropout_rate': 0.1}, 'needs dropout_rng or rng'),
-        ({'dropout_rate': 1.0}, r'must lie in \[0, 1\)'),
+        ({'dropout_rate': 1.0}, r'must be at least 0 and below 1'),
         ({'query_segments': jnp.ones((2, 7), jnp.int32)}, 'give both or neither'),
     ],
 )

@@ -86,8 +86,8 @@ ids_L, ids_M = ones((B, L), int), ones((B, M), int)
         ((ids_L[0], ids_M), r'query_segments has shape \(7,\)'),
         ((ids_L > 0, ids_M), 'query_segments is of type bool; it must be an array of integers'),
         (([1], ids_M), 'query_segments is of type list'),
-        ((ids_L - 2, ids_M), r'query_segments holds -1; segments lie in \[0, 2\*\*31\), 0 is padding'),
-        ((ids_L, np.full((B, M), 2**31)), r'key_segments holds 2147483648; segments lie in'),
+        ((ids_L - 2, ids_M), r'query_segments holds -1; segments are from 0 to 2\^31 - 1, and 0 is padding'),
+        ((ids_L, np.full((B, M), 2**31)), r'key_segments holds 2147483648; segments are from 0'),
     ],
 )
 def test_segments(given: tuple, line: str):
@@ -171,7 +171,7 @@ def test_bias(bias: object, line: str):
 @pytest.mark.parametrize(
     'mechanism, rate, rng, dropout_rng, line',
     [
-        (Softmax(), 1.0, RNG, None, r'dropout_rate is 1.0; it must lie in \[0, 1\)'),
+        (Softmax(), 1.0, RNG, None, r'dropout_rate is 1.0; it must be at least 0 and below 1'),
         (Softmax(), 0.1, None, None, 'attention dropout needs dropout_rng or rng'),
         (FAVOR(), 0.0, None, RNG, 'draws at random and needs rng, one key'),
         (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got \(2,\) of them'),

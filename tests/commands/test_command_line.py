@@ -38,7 +38,7 @@ def test_values(known):
     [
         (['--step=3'], r'^--folder is missing$'),
         (['--folder=x', '--stop=3'], r"^Unknown command line flag 'stop'"),
-        (['--folder=x', '--step=three'], r'^flag --step=three: invalid literal'),
+        (['--folder=x', '--step=three'], r"^flag --step=three: 'three' is not a whole number$"),
         (['--folder=x', '--step'], r'--step'),
         (['--folder=x', 'step=3'], r"^'step=3' is no flag"),
     ],
@@ -130,7 +130,7 @@ CONFIGS = {
     'syntax': ('def get_config(:', 'invalid syntax'),
     'import': ('import no_such_module', "No module named 'no_such_module'"),
     'name': ('get_config = 3', "'int' object is not callable"),
-    'raises': ('def get_config():\n    raise ValueError("width is odd")', 'ValueError: width is odd'),
+    'raises': ('def get_config():\n    raise ValueError("width is odd")', ': width is odd$'),
 }
 
 
@@ -156,16 +156,26 @@ def test_a_config_file_that_is_not_there_is_named(known, monkeypatch, tmp_path):
     [
         ('--config.model.widht=3', r"""^unknown config field: 'widht' Did you mean "width" instead of "widht"\?$"""),
         ('--config.modle=3', "^unknown config field: 'modle'"),
-        ('--config.model.width.x=3', r'^unknown config field: .* model\.width\.x$'),
-        ('--config.model.width=wide', r'^flag --config\.model\.width=wide: invalid literal for int'),
-        ('--config.model=3', r'^flag --config\.model=3: '),
+        ('--config.model.width.x=3', '^model.width is a field, and has no field x$'),
+        ('--config.model.width=wide', r"^flag --config\.model\.width=wide: 'wide' is not a whole number$"),
+        (
+            '--config.model=3',
+            r"^flag --config\.model=3: '3' is given to a group; give a value to one field of the group$",
+        ),
+        ('--config.model.rotary=maybe', "^flag --config.model.rotary=maybe: 'maybe' is neither true nor false$"),
+        (
+            '--config.model.buckets=(1,',
+            r'^flag --config\.model\.buckets=\(1,: \(1, is not a list; write such as a,b or 1,2$',
+        ),
+        ('--config.=3', "^config: '' is not the name of a field$"),
     ],
 )
 def test_bad_overrides_are_named(known, monkeypatch, tmp_path, argument: str, message: str):
     path = tmp_path / 'config.py'
     path.write_text(
         'from ml_collections import ConfigDict\n'
-        'def get_config():\n    return ConfigDict({"model": {"width": 8, "heads": 2}})\n',
+        'FIELDS = {"width": 8, "heads": 2, "rotary": True, "buckets": (1, 2)}\n'
+        'def get_config():\n    return ConfigDict({"model": FIELDS})\n',
         encoding='utf-8',
     )
     with pytest.raises(InputError, match=message) as caught:

@@ -34,7 +34,7 @@ def test_defaults_are_values(options: flags.FlagValues):
 @pytest.mark.parametrize(
     'argument, message',
     [
-        ('--lengths=3,four', "flag --lengths=3,four: invalid literal for int() with base 10: 'four'"),
+        ('--lengths=3,four', "flag --lengths=3,four: 'four' is not a whole number"),
         ('--sides=full,fast', "flag --sides=full,fast: 'fast' is unknown; known: full, causal"),
     ],
 )

@@ -21,19 +21,28 @@ def test_a_closed_interval_holds_its_ends(value):
 
 @pytest.mark.parametrize('value', [-0.1, 1.1, math.nan, math.inf, -math.inf])
 def test_values_outside_are_refused(value):
-    with pytest.raises(InputError, match=rf'^train.rate is {value}; it must lie in \[0, 1\]$'):
+    with pytest.raises(InputError, match=rf'^train.rate is {value}; it must be from 0 to 1$'):
         check_within('train.rate', value, 0, 1)
 
 
 def test_open_ends_are_excluded():
-    with pytest.raises(InputError, match=r'\[0, 1\)$'):
+    with pytest.raises(InputError, match='^train.rate is 1; it must be at least 0 and below 1$'):
         check_within('train.rate', 1, 0, 1, high_is_open=True)
-    with pytest.raises(InputError, match=r'\(0, 1\]$'):
+    with pytest.raises(InputError, match='^train.rate is 0; it must be above 0 and at most 1$'):
         check_within('train.rate', 0, 0, 1, low_is_open=True)
+    with pytest.raises(InputError, match='^train.rate is 1; it must be above 0 and below 1$'):
+        check_within('train.rate', 1, 0, 1, low_is_open=True, high_is_open=True)
+
+
+def test_a_lower_end_alone():
+    with pytest.raises(InputError, match='^train.steps is 0; it must be at least 1$'):
+        check_within('train.steps', 0, 1)
+    with pytest.raises(InputError, match='^train.rate is 0; it must be above 0$'):
+        check_within('train.rate', 0, 0, low_is_open=True)
 
 
 @pytest.mark.parametrize('value', [math.inf, math.nan])
 def test_without_an_upper_end_the_value_must_still_be_finite(value):
     check_within('train.rate', 1e30, 0)
-    with pytest.raises(InputError, match=r'\[0, inf\)$'):
+    with pytest.raises(InputError, match=f'^train.rate is {value}; it must be at least 0 and finite$'):
         check_within('train.rate', value, 0)

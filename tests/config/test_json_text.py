@@ -19,6 +19,29 @@ def test_what_is_no_json_is_a_value_error(text: str | bytes):
         parse_json(text)
 
 
+@pytest.mark.parametrize(
+    'text, fault',
+    [
+        ('', 'a value is missing at column 1'),
+        ('{"a": NO}', 'a value is missing at column 7'),
+        ('{"a": 1\n"b": 2}', 'a comma or a closing bracket is missing at line 2, column 1'),
+        ('{"a" 1}', 'a colon is missing at column 6'),
+        ('{a: 1}', 'a name in double quotes is missing at column 2'),
+        ('{"a": 1} 2', 'text stands behind the end at column 10'),
+        ('"a', 'a text has no closing quote at column 1'),
+        ('"a\tb"', 'a text holds a line end or another control character at column 3'),
+        (r'"\q"', 'a text holds a backslash with an unknown letter behind it at column 2'),
+        (b'{"a": "\xff"}', 'byte 0xff at offset 7 is not UTF-8'),
+        ('9' * 5000, 'a number has too many digits'),
+        ('[' * 100_000, 'nested too deeply'),
+    ],
+)
+def test_a_fault_is_said_in_plain_words(text: str | bytes, fault: str):
+    with pytest.raises(ValueError) as caught:
+        parse_json(text)
+    assert str(caught.value) == fault
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / 'pipe')
     with pytest.raises(ValueError, match='not a file'):

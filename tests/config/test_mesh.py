@@ -12,5 +12,5 @@ def test_all_devices_spread_rows_by_default():
 
 @pytest.mark.parametrize('axis, least', [('data', 0), ('fsdp', 1), ('tensor', 1)])
 def test_an_axis_without_a_device_is_refused(axis: str, least: int):
-    with pytest.raises(InputError, match=f'mesh.{axis} is {least - 1}; it must lie in'):
+    with pytest.raises(InputError, match=f'mesh.{axis} is {least - 1}; it must be'):
         MeshConfig(**{axis: least - 1})

@@ -22,8 +22,8 @@ PAIRS = RUN | {'pairs': PairsConfig(train='toy:copy:9:1-5')}
     'fields, said',
     [
         ({'name': 'electra'}, "noise.name is 'electra'; known: none, span_corruption, bart"),
-        ({'density': 0.0}, r'noise.density is 0.0; it must lie in \(0, 1\)'),
-        ({'density': 1.0}, r'noise.density is 1.0; it must lie in \(0, 1\)'),
+        ({'density': 0.0}, r'noise.density is 0.0; it must be above 0 and below 1'),
+        ({'density': 1.0}, r'noise.density is 1.0; it must be above 0 and below 1'),
         ({'mean_span': 0.5}, 'noise.mean_span is 0.5'),
         ({'permutation': 1.5}, 'noise.permutation is 1.5'),
         ({'infilling': float('nan')}, 'noise.infilling is nan'),

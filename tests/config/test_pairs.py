@@ -22,7 +22,7 @@ RUN = {'task': 'text_to_text', 'pairs': PairsConfig(train='toy:copy:9:1-5'), 'mo
     [
         ({'overlong': 'wrap'}, "pairs.overlong is 'wrap'; known: truncate, skip, error"),
         ({'target_length': 1}, 'pairs.target_length is 1'),
-        ({'mixing_limit': -1}, r'pairs.mixing_limit is -1; it must lie in \[0, inf\)'),
+        ({'mixing_limit': -1}, r'pairs.mixing_limit is -1; it must be at least 0'),
         ({'mixing_temperature': 0.5}, 'pairs.mixing_temperature is 0.5'),
         ({'target_tokenizer': 'train:bpe', 'target_vocab_size': -1}, 'pairs.target_vocab_size is -1'),
         ({'target_vocab_size': 9}, 'pairs.target_vocab_size is 9; without pairs.target_tokenizer it must be 0'),

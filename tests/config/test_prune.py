@@ -19,9 +19,9 @@ from efficient_attention.errors import InputError
             "prune.method is 'best'; known: none, magnitude, movement, random, soft_movement, l0, fixed",
         ),
         ({'keep': 0.3}, "prune.keep is 0.3, which prune.method 'none' does not read; leave it at 0.5"),
-        ({'method': 'magnitude', 'keep': 0.0}, r'prune.keep is 0.0; it must lie in \(0, 1\]'),
-        ({'method': 'magnitude', 'keep': 1.5}, r'prune.keep is 1.5; it must lie in \(0, 1\]'),
-        ({'method': 'magnitude', 'end': 1.2}, r'prune.end is 1.2; it must lie in \[0, 1\]'),
+        ({'method': 'magnitude', 'keep': 0.0}, r'prune.keep is 0.0; it must be above 0 and at most 1'),
+        ({'method': 'magnitude', 'keep': 1.5}, r'prune.keep is 1.5; it must be above 0 and at most 1'),
+        ({'method': 'magnitude', 'end': 1.2}, r'prune.end is 1.2; it must be from 0 to 1'),
         ({'method': 'magnitude', 'begin': 0.9}, 'prune.end is 0.8; it must not be below prune.begin 0.9'),
         (
             {'method': 'magnitude', 'learning_rate': 0.1},

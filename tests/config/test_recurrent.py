@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
     'fields, said',
     [
         ({'cell': 'elman'}, "cell is 'elman'; known: none, tanh, gru, lstm, sru1, sru2"),
-        ({'cell': 'gru', 'state_dropout_rate': 1.0}, r'state_dropout_rate is 1.0; it must lie in \[0, 1\)'),
+        ({'cell': 'gru', 'state_dropout_rate': 1.0}, r'state_dropout_rate is 1.0; it must be at least 0 and below 1'),
         ({'cell': 'sru2', 'state_dropout_rate': 0.1}, 'state_dropout_rate is 0.1; it must be 0 with model.cell'),
         ({'cell': 'gru', 'recurrent_chunk': -1}, 'recurrent_chunk is -1'),
         ({'cell': 'gru', 'bidirectional': True, 'width': 9, 'heads': 3}, 'width is 9; it must be even for model.bidir'),

@@ -8,13 +8,13 @@ from efficient_attention.errors import InputError
 
 @pytest.mark.parametrize('field', ['steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'])
 def test_counts_are_at_least_one(field: str):
-    with pytest.raises(InputError, match=rf'^train\.{field} is 0; it must lie in '):
+    with pytest.raises(InputError, match=rf'^train\.{field} is 0; it must be '):
         TrainConfig(**{field: 0})
 
 
 @pytest.mark.parametrize('field', ['seed', 'early_stop', 'stall_seconds'])
 def test_numbers_are_not_negative(field: str):
-    with pytest.raises(InputError, match=rf'^train\.{field} is -1; it must lie in '):
+    with pytest.raises(InputError, match=rf'^train\.{field} is -1; it must be '):
         TrainConfig(**{field: -1})
 
 

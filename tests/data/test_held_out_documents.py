@@ -5,6 +5,7 @@ import pytest
 from efficient_attention.data.held_out_documents import (
     OneDocument,
     document_hash,
+    few_held_out_note,
     held_out_share_note,
     held_out_threshold,
     more_documents,
@@ -80,3 +81,12 @@ def test_a_share_of_the_tokens_far_from_the_one_asked_for_is_said():
     manifest = {'counts': {'train': {'documents': 2, 'tokens': 75}, 'held_out': {'documents': 1, 'tokens': 25}}}
     assert held_out_share_note(0.02, *split_counts(manifest)) == [line]
     assert held_out_share_note(0.5, (1, 1), (90, 10)) != []
+
+
+def test_a_small_held_out_part_is_said():
+    line = (
+        'held out: 206 of 100,000 tokens, so few that a score on them is partly chance; '
+        'raise data.held_out, now 0.002, or give more text'
+    )
+    assert few_held_out_note(0.002, (99_794, 206)) == [line]
+    assert few_held_out_note(0.1, (90_000, 10_000)) == few_held_out_note(0.0, (90_000, 0)) == []

@@ -87,12 +87,12 @@ def test_a_draw_follows_from_seed_step_and_row():
 @pytest.mark.parametrize(
     'fields, line',
     [
-        ({'temperature': -0.5}, r'temperature is -0.5; it must lie in \[0, inf\)'),
+        ({'temperature': -0.5}, r'temperature is -0.5; it must be at least 0'),
         ({'temperature': float('nan')}, 'temperature is nan'),
         ({'temperature': float('inf')}, 'temperature is inf'),
-        ({'top_k': -1}, r'top_k is -1; it must lie in \[0, inf\)'),
-        ({'top_p': 0.0}, r'top_p is 0.0; it must lie in \(0, 1\]'),
-        ({'top_p': 1.5}, r'top_p is 1.5; it must lie in \(0, 1\]'),
+        ({'top_k': -1}, r'top_k is -1; it must be at least 0'),
+        ({'top_p': 0.0}, r'top_p is 0.0; it must be above 0 and at most 1'),
+        ({'top_p': 1.5}, r'top_p is 1.5; it must be above 0 and at most 1'),
     ],
 )
 def test_values_out_of_range_are_named(fields: dict, line: str):

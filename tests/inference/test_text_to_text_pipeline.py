@@ -49,7 +49,7 @@ def test_texts_of_a_hugging_face_folder(name: str, tmp_path: Path):
     [
         ({'beam': 3}, '^unknown options: beam; known: prefix, alignments, length, beams, best'),
         ({'beams': 0}, '^beams is 0'),
-        ({'length': -1}, r'^length is -1; it must lie in'),
+        ({'length': -1}, r'^length is -1; it must be'),
     ],
 )
 def test_bad_options_are_named(options: dict, said: str, tmp_path: Path):
@@ -92,5 +92,5 @@ def test_longer_texts_are_read_where_that_is_asked_for(tmp_path: Path):
     with pytest.warns(UserWarning, match='1 of 1 texts have more than 512 tokens and were cut'):
         assert len(ea.pipeline('summarization', t5, **options)(text)['source_pieces']) == 512
     assert len(ea.pipeline('summarization', t5, length=640, **options)(text)['source_pieces']) == 601
-    with pytest.raises(InputError, match=r'^length is 640; it must lie in \[0, 24\]$'):
+    with pytest.raises(InputError, match=r'^length is 640; it must be from 0 to 24$'):
         ea.pipeline('summarization', folder_of('bart_1', tmp_path / 'bart'), length=640)

@@ -119,7 +119,7 @@ def test_an_encoder_decoder_is_not_taken_apart():
     [
         (
             {'share': 1.5},
-            r'the share of squared singular values that is kept \(--low_rank\) is 1.5; it must lie in \(0, 1\)',
+            r'the share of squared singular values that is kept \(--low_rank\) is 1.5; it must be above 0 and below 1',
         ),
         ({'share': 0.999999}, 'no matrix has fewer numbers as a product of two'),
         ({'ranks': ('up=40',)}, 'it must be at most 32 of up, its smaller side'),

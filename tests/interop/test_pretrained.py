@@ -182,7 +182,7 @@ def test_pieces_under_our_key_are_checked(tmp_path: Path):
     save_pretrained(tmp_path / 'out', run_as('t5_1', '', ''), tokenizer=lone(tmp_path / 'tokenizer.json'))
     values = json.loads((tmp_path / 'out' / 'config.json').read_text())
     for pairs, said in (
-        ({'begin': 3}, 'begin is 3; it must be of type str'),
+        ({'begin': 3}, 'begin is 3; it must be a text'),
         ({'end': ''}, 'end is unknown; known: begin'),
     ):
         values['efficient_attention']['pairs'] = pairs

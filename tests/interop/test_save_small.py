@@ -86,8 +86,8 @@ def test_a_masked_run_is_stored_as_bits(tmp_path: Path):
     [
         ({'version': 2}, 'config.json: version is 2; this project reads 1'),
         ({'sparse_shapes': {'a': ['x', 3]}}, r"sparse_shapes has \['x', 3\] for a; it must be a list of whole numbers"),
-        ({'labels': 3}, 'config.json: labels is 3; it must be of type list'),
-        ({'model': {'width': 'x'}}, "config.json: model.width is 'x'; it must be of type int"),
+        ({'labels': 3}, 'config.json: labels is 3; it must be a list'),
+        ({'model': {'width': 'x'}}, "config.json: model.width is 'x'; it must be a whole number"),
     ],
 )
 def test_a_damaged_config_is_one_line(tmp_path: Path, change: dict, message: str):

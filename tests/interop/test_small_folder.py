@@ -13,5 +13,5 @@ def test_a_folder_is_known_by_its_type():
 
 
 def test_a_key_that_is_missing_is_named():
-    with pytest.raises(InputError, match='config.json: labels is None; it must be of type list'):
+    with pytest.raises(InputError, match='config.json: labels is None; it must be a list'):
         small_fields(Path('a'), {'model_type': MODEL_TYPE, 'version': VERSION})

@@ -55,12 +55,12 @@ def test_parts_are_printed_as_they_are_made(call, monkeypatch):
 BAD = {  # options: the line that they give; {0} is the workdir
     'workdir={0}/none': '{0}/none: no run there (config.json is missing)',
     'prompt=': 'the prompt is empty; a language model goes on with at least one token',
-    'temperature=-1': 'temperature is -1.0; it must lie in [0, inf)',
-    'top_k=-2': 'top_k is -2; it must lie in [0, inf)',
-    'top_p=0': 'top_p is 0.0; it must lie in (0, 1]',
-    'max_tokens=0': 'max_tokens is 0; it must lie in [1, inf)',
+    'temperature=-1': 'temperature is -1.0; it must be at least 0',
+    'top_k=-2': 'top_k is -2; it must be at least 0',
+    'top_p=0': 'top_p is 0.0; it must be above 0 and at most 1',
+    'max_tokens=0': 'max_tokens is 0; it must be at least 1',
     'max_tokens=99': 'the prompt has 8 tokens and the model has 32 positions: max_tokens can be 25 at',
-    'seed=-1': 'seed is -1; it must lie in [0, 2147483647]',
+    'seed=-1': 'seed is -1; it must be from 0 to 2147483647',
     'checkpoint=7': 'there is no checkpoint of step 7 in {0}/checkpoints; kept steps: 0',
 }
 

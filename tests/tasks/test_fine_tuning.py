@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from efficient_attention.training.run_notes import batch_note
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
@@ -249,3 +251,11 @@ def test_what_a_head_does_not_read_is_refused(kind: str, fields: dict, message: 
 
     with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
         check_head(Task(), HeadConfig(kind=kind, **fields))
+
+
+def test_a_batch_of_more_rows_than_the_data_is_told(tmp_path: Path):
+    """Its empty rows take time and teach nothing."""
+    config = tiny_config(tmp_path, **{'train.batch_size': 168})
+    run = SimpleNamespace(config=config, task=make_task(config))
+    assert run.task.rows_per_epoch() == ROWS['train']
+    assert batch_note(run)[0].startswith('each batch is partly empty: train.batch_size is 168, the data has 160 rows;')

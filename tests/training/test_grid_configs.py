@@ -220,5 +220,5 @@ def test_a_damaged_file_of_a_cell_is_one_line(tmp_path: Path):
     cells = cells_of('recall,full')
     begin(tmp_path, cells)
     (tmp_path / 'recall/full/values.json').write_text('x')
-    with pytest.raises(InputError, match=r'recall/full/values.json: not a JSON object that can be read \(Expecting'):
+    with pytest.raises(InputError, match=r'recall/full/values.json: not a JSON object that can be read \(a '):
         check_workdir(tmp_path, noted(cells, ''))

@@ -11,7 +11,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run_notes import no_evaluation_note, run_notes
 
 
-def notes(rows: int | None = None, **fields: Any) -> list[str]:
+def notes(rows: int | None = None, has_short_batches: bool = False, **fields: Any) -> list[str]:
     """The lines of a run with these fields by dotted name, whose training data has `rows` rows."""
     groups: dict[str, dict[str, Any]] = {
         'train': {'steps': 100},
@@ -23,8 +23,15 @@ def notes(rows: int | None = None, **fields: Any) -> list[str]:
     for name, value in fields.items():
         group, field = name.split('.')
         groups[group][field] = value
-    task = SimpleNamespace(notes=['of the task'], rows_per_epoch=lambda: rows)
+    task = SimpleNamespace(notes=['of the task'], rows_per_epoch=lambda: rows, has_short_batches=has_short_batches)
     return run_notes(SimpleNamespace(config=from_dict(groups, RunConfig), task=task))
+
+
+def test_a_batch_that_its_data_does_not_fill():
+    line = 'each batch is partly empty: train.batch_size is 32, the data has 20 rows; lower train.batch_size, '
+    line += 'since empty rows take time and teach nothing'
+    assert notes(20, has_short_batches=True, **{'train.batch_size': 32}) == [line, 'of the task']
+    assert notes(32, has_short_batches=True, **{'train.batch_size': 32}) == ['of the task']
 
 
 def test_a_complete_run_does_not_plan_its_training_data():

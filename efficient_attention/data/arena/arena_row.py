@@ -1,12 +1,16 @@
-"""A row of a long-range task, the splits, and the random numbers that a generated row comes from."""
+"""A row of a long-range task, a set of such rows, the splits, and the random numbers of a generated row."""
 
+import abc
+import dataclasses
 import hashlib
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from efficient_attention.data.random_streams import Stream, random_stream
 
+BINARY = ('0', '1')
 SPLITS = ('train', 'dev', 'test')
 SHARES = 8  # of all rows that there are: the last two are dev's and test's, the others train's
 
@@ -16,6 +20,43 @@ class ArenaRow(NamedTuple):
 
     texts: tuple[np.ndarray, ...]
     label: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaSet(abc.ABC):
+    """One kind of rows with its options.
+
+    Attributes:
+        text: what was asked for.
+    """
+
+    text: str
+    kind: ClassVar[str]
+    vocabulary: ClassVar[str]  # of data/tokenizers/fixed.py
+    texts: ClassVar[int] = 1  # of a row
+    is_read: ClassVar[bool] = False  # from files of the original
+    rules: ClassVar[int] = 2  # of its generator or reader; a change of them is other rows
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, by number."""
+        return BINARY
+
+    def digest(self, split: str) -> str:  # noqa: ARG002  what is generated follows from its text
+        """What identifies the content that is read, beside the text; '' where nothing is.
+
+        Raises:
+            InputError: what is to be read is missing.
+        """
+        return ''
+
+    def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most contents tell of which class they are
+        """How many files each class has, where folders tell of which one a file is; raises InputError as `digest`."""
+        return {}
+
+    @abc.abstractmethod
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """The rows of a split in order; raises InputError where one cannot be read."""
 
 
 def row_stream(seed: int, split: str, index: int) -> np.random.Generator:

@@ -7,6 +7,8 @@
     passages:rows=<n>:length=<bytes>[:seed=<n>]:source=<stdlib, text:<glob>, ... as data.source>
     imdb:folder=<with train/{neg,pos} and test/{neg,pos}>       bytes; a tenth of train validates
     cifar10:folder=<with train/<class> and test/<class>>        grey 32 x 32 images; a tenth of train validates
+    listops:folder=<with basic_{train,val,test}.tsv>            the released rows of Long Range Arena
+    pathfinder:folder=<with metadata/*.npy and imgs/>           its pictures; 80, 10, 10 % of them in their order
     aan:folder=<with new_aan_pairs.{train,eval,test}.tsv>       pairs of texts, bytes
 
 Source and folder stand at the end: they may have colons. The split is that of the config's field. A generated row is a
@@ -16,75 +18,24 @@ function of (seed, split, its number) alone.
 import abc
 import dataclasses
 import difflib
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
 
-from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_stream
-from efficient_attention.data.arena.folders import (
-    PAIR_LABELS,
-    REVIEW_LABELS,
-    class_counts,
-    image_files,
-    image_labels,
-    image_rows,
-    pair_file,
-    pair_rows,
-    review_files,
-    review_rows,
-)
+from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet, is_of_split, row_stream
+from efficient_attention.data.arena.file_sets import CitationPairs, Images, Pictures, Reviews, Tables
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.arena.passages import passages_of
 from efficient_attention.data.arena.pathfinder import FEWER_BARS, SIZES, bars_of, pathfinder_image
 from efficient_attention.data.arena.recall import recall_row
 from efficient_attention.data.sources.source import open_source
-from efficient_attention.data.sources.text_files import digest_files
 from efficient_attention.data.tokenizers.fixed import RECALL_KEYS, RECALL_VALUES
 from efficient_attention.errors import InputError
 
 NUMBER = re.compile(r'\d{1,9}')
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
 RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
-BINARY = ('0', '1')
 SOURCE = 'source of passages'  # as a message names it
-
-
-@dataclasses.dataclass(frozen=True)
-class ArenaSet(abc.ABC):
-    """One kind of rows with its options.
-
-    Attributes:
-        text: what was asked for.
-    """
-
-    text: str
-    kind: ClassVar[str]
-    vocabulary: ClassVar[str]  # of data/tokenizers/fixed.py
-    texts: ClassVar[int] = 1  # of a row
-    rules: ClassVar[int] = 2  # of its generator or reader; a change of them is other rows
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the classes, by number."""
-        return BINARY
-
-    def digest(self, split: str) -> str:  # noqa: ARG002  what is generated follows from its text
-        """What identifies the content that is read, beside the text; '' where nothing is.
-
-        Raises:
-            InputError: what is to be read is missing.
-        """
-        return ''
-
-    def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most contents tell of which class they are
-        """How many files each class has, where folders tell of which one a file is; raises InputError as `digest`."""
-        return {}
-
-    @abc.abstractmethod
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """The rows of a split in order; raises InputError where one cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,85 +142,6 @@ class PassagePairs(ArenaSet):
         return (passages.row(self.seed, split, index) for index in range(self.count))
 
 
-@dataclasses.dataclass(frozen=True)
-class Reviews(ArenaSet):
-    """See `review_rows`."""
-
-    kind = 'imdb'
-    vocabulary = 'bytes'
-    folder: Path
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """neg, pos."""
-        return REVIEW_LABELS
-
-    def digest(self, split: str) -> str:
-        """See `ArenaSet`."""
-        return digest_files(review_files(self.folder, split))
-
-    def classes(self, split: str) -> dict[str, int]:
-        """See `ArenaSet`."""
-        return class_counts(review_files(self.folder, split))
-
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        return review_rows(review_files(self.folder, split), split)
-
-
-@dataclasses.dataclass(frozen=True)
-class Images(ArenaSet):
-    """See `image_rows`."""
-
-    kind = 'cifar10'
-    vocabulary = 'grey'
-    folder: Path
-
-    @functools.cached_property
-    def _labels(self) -> tuple[str, ...]:
-        return image_labels(self.folder)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The folders' names."""
-        return self._labels
-
-    def digest(self, split: str) -> str:
-        """See `ArenaSet`."""
-        return digest_files(image_files(self.folder, split))
-
-    def classes(self, split: str) -> dict[str, int]:
-        """See `ArenaSet`."""
-        return class_counts(image_files(self.folder, split))
-
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        return image_rows(image_files(self.folder, split), split, self.labels)
-
-
-@dataclasses.dataclass(frozen=True)
-class CitationPairs(ArenaSet):
-    """See `pair_rows`."""
-
-    kind = 'aan'
-    vocabulary = 'bytes'
-    texts = 2
-    folder: Path
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """0, 1."""
-        return PAIR_LABELS
-
-    def digest(self, split: str) -> str:
-        """See `ArenaSet`."""
-        return digest_files((pair_file(self.folder, split),))
-
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        return pair_rows(pair_file(self.folder, split))
-
-
 class Options:
     """The options of a set's text, taken one by one."""
 
@@ -327,7 +199,13 @@ def open_set(text: str, field: str) -> ArenaSet:
     return found
 
 
+def _folder(options: Options) -> Path:
+    return Path(options.word('folder')).expanduser()
+
+
 def _listops(options: Options) -> ArenaSet:
+    if 'folder' in options.left:
+        return Tables(options.text, _folder(options))
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     match = RANGE.fullmatch(options.word('length'))
     if match is None or not 0 <= int(match[1]) < int(match[2]) - 1:
@@ -338,6 +216,8 @@ def _listops(options: Options) -> ArenaSet:
 
 
 def _pathfinder(options: Options) -> ArenaSet:
+    if 'folder' in options.left:
+        return Pictures(options.text, _folder(options))
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     size = options.number('size', 1)
     if size not in SIZES:
@@ -377,7 +257,7 @@ KINDS: dict[str, Callable[[Options], ArenaSet]] = {
     'pathfinder': _pathfinder,
     'recall': _recall,
     'passages': _passages,
-    'imdb': lambda options: Reviews(options.text, Path(options.word('folder')).expanduser()),
-    'cifar10': lambda options: Images(options.text, Path(options.word('folder')).expanduser()),
-    'aan': lambda options: CitationPairs(options.text, Path(options.word('folder')).expanduser()),
+    'imdb': lambda options: Reviews(options.text, _folder(options)),
+    'cifar10': lambda options: Images(options.text, _folder(options)),
+    'aan': lambda options: CitationPairs(options.text, _folder(options)),
 }

@@ -71,13 +71,22 @@ def image_rows(files: Sequence[Path], split: str, labels: Sequence[str]) -> Iter
             yield ArenaRow((pixels.astype(np.uint16),), labels.index(path.parent.name))
 
 
-def grey_pixels(path: Path) -> np.ndarray:
-    """An image's grey values, uint8 [1024]; raises InputError where it cannot be read or is not 32 x 32."""
+def image_size(path: Path) -> tuple[int, int]:
+    """An image's width and height; raises InputError where it cannot be read."""
     try:
         with Image.open(path) as image:
-            if image.size != (IMAGE_SIDE, IMAGE_SIDE):
+            return image.size
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None
+
+
+def grey_pixels(path: Path, side: int = IMAGE_SIDE) -> np.ndarray:
+    """An image's grey values, uint8 [side^2]; raises InputError where it cannot be read or is not side x side."""
+    try:
+        with Image.open(path) as image:
+            if image.size != (side, side):
                 found = f'{image.height} x {image.width}'
-                raise InputError(f'{path}: the image is {found} (height x width); this task reads 32 x 32')
+                raise InputError(f'{path}: the image is {found} (height x width); this task reads {side} x {side}')
             colours = np.asarray(image.convert('RGB'), np.float64)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None

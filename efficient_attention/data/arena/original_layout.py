@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow
-from efficient_attention.data.arena.arena_set import ArenaSet, Generated, Pathfinder
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet
+from efficient_attention.data.arena.arena_set import Generated, Pathfinder
 from efficient_attention.data.arena.folders import PAIR_FILES
 from efficient_attention.data.arena.listops import CLOSE, DIGITS
 from efficient_attention.data.arena.made_rows import made_rows
@@ -42,6 +42,9 @@ def write_sets(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
         InputError: the sets are of several kinds, or of one that is read from its original files; a file is there
             already, or a folder of images is not empty; or as `rows`.
     """
+    for one in sets.values():
+        if one.is_read and one.kind in WRITERS:
+            raise InputError(f'{one.text} is read from the files of the original, which are not written again')
     kinds = {one.kind for one in sets.values()}
     if len(kinds) != 1 or not kinds <= WRITERS.keys():
         known = ', '.join(WRITERS)

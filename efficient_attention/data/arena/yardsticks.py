@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import scipy
 
-from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.arena.arena_set import ArenaSet
+from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet
 from efficient_attention.data.arena.listops import CLOSE, DIGITS, value_of
 from efficient_attention.data.arena.pathfinder import SETTINGS
 from efficient_attention.data.arena.recall import values_in

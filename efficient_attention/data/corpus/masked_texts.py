@@ -24,7 +24,7 @@ class MaskedTexts:
     def __init__(self, texts: Sequence[np.ndarray], vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
         """`texts`: ids [l], of which a row has the first `config.length`; raises InputError for a bad seed."""
         if not 0 <= seed < 2**64:
-            raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
+            raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         self.count, self._texts, self._seed = len(texts), texts, seed
         self._pad, self._length, self._copies = vocabulary.pad, config.length, config.static_copies
         self._masker = Masker(vocabulary, config)

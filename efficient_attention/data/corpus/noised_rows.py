@@ -34,7 +34,7 @@ class NoisedRows:
 
     def __init__(self, corpus: Corpus, noise: Noise, ends: Symbols, seed: int, *, is_training: bool) -> None:
         if not 0 <= seed < 2**64:
-            raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
+            raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         self._corpus, self._noise, self._ends, self._seed = corpus, noise, ends, seed
         self._before = tokens_before(corpus.sentence_lengths)
         self._starts, self._stops = self._cut(is_training=is_training)

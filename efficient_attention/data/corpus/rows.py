@@ -32,7 +32,7 @@ class CorpusRows:
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
         if not 0 <= seed < 2**64:
-            raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
+            raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         check_not_empty(corpus)
         self._corpus = corpus
         self._vocabulary = vocabulary

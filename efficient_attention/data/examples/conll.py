@@ -79,7 +79,7 @@ def _from_columns(config: ExamplesConfig, path: Path, *, is_test: bool) -> Itera
         words = tuple(_field(path, line, word, 'examples.text') for line in sentence)
         numbers = tuple(number for number, _ in sentence)
         has_tags = not is_test or _has(sentence[0][1], word, tag)
-        tags = tuple(_field(path, line, tag, 'examples.label') for line in sentence) if has_tags else None
+        tags = tuple(_tag(path, line, tag) for line in sentence) if has_tags else None
         if tags is not None and _place(sentence[0][1], word) == _place(sentence[0][1], tag):
             raise InputError(f'{path}: line {numbers[0]}: one column, which cannot be both word and tag')
         yield Sentence(str(path), numbers, words, tags)
@@ -115,6 +115,15 @@ def _field(path: Path, line: Line, index: int, field: str) -> str:
     if not columns[place]:
         raise InputError(f'{path}: line {number}: column {place + 1} is empty')
     return columns[place]
+
+
+def _tag(path: Path, line: Line, index: int) -> str:
+    """A tag without spaces around, which would make another class of it."""
+    number, columns = line
+    tag = _field(path, line, index, 'examples.label').strip()
+    if not tag:
+        raise InputError(f'{path}: line {number}: column {_place(columns, index) + 1} is empty')
+    return tag
 
 
 def _sentences(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
@@ -158,7 +167,8 @@ def _conllu_lines(path: Path) -> Iterator[Line | None]:
 
 def _from_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> Sentence:
     words = _strings(row, config.text)
-    tags = None if is_test and config.label not in row.values else _strings(row, config.label)
+    has_tags = not is_test or config.label in row.values
+    tags = tuple(tag.strip() for tag in _strings(row, config.label)) if has_tags else None
     if tags is not None and len(tags) != len(words):
         raise InputError(f'{row.where}: {len(words)} words in {config.text!r} and {len(tags)} tags in {config.label!r}')
     line = int(row.place.split()[-1])

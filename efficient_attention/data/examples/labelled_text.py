@@ -2,13 +2,15 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_set import ArenaSet, open_set
+from efficient_attention.data.arena.arena_row import ArenaSet
+from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.prepared import prepared_rows
 from efficient_attention.data.examples.glue import (
     columns_in,
@@ -23,6 +25,9 @@ from efficient_attention.data.examples.glue import (
 from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
+WHOLE = re.compile(r'-?\d{1,18}')
+LARGEST = float(np.finfo(np.float32).max)  # of a number to predict
+ZEROS = re.compile(r'(?<=\d)\.0*\Z')  # behind a whole number
 ARENA = 'arena'  # the format whose files are sets of rows
 
 
@@ -117,18 +122,31 @@ def _id(config: ExamplesConfig, row: TableRow, index: int) -> str:
 
 
 def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
-    """The labels that occur, sorted: whole numbers by value, others by their characters."""
-    found = {example.label for example in examples if example.label is not None}
-    is_whole = all(name.removeprefix('-').isdecimal() for name in found)
+    """The labels that occur, sorted: whole numbers by value, others by their characters.
+
+    Raises:
+        InputError: two of them are one whole number, such as '1' and '1.0', which would split a class.
+    """
+    found: dict[str, str] = {}  # a label -> where it stands first
+    for example in examples:
+        if example.label is not None:
+            found.setdefault(example.label, example.where)
+    for label, where in found.items():
+        whole = ZEROS.sub('', label)
+        if whole != label and whole in found:
+            raise InputError(f'{where}: label {label!r} is the number {whole!r} of {found[whole]}; write both alike')
+    is_whole = all(WHOLE.fullmatch(name) for name in found)
     return tuple(sorted(found, key=lambda name: (int(name) if is_whole else 0, name)))
 
 
 def number_of(example: LabelledText) -> float:
-    """An example's label as a number; raises InputError where it is none."""
+    """An example's label as a number; raises InputError where it is none, or beyond those of float32."""
     try:
         value = float(example.label or '')
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
         raise InputError(f'{example.where}: label {example.label!r} is not a number')
+    if abs(value) > LARGEST:
+        raise InputError(f'{example.where}: label {example.label!r} is beyond the numbers of float32, {LARGEST:.4g}')
     return value

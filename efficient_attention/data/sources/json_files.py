@@ -1,5 +1,7 @@
 """JSON files and rows of them, with every fault named by file, place and field."""
 
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -7,9 +9,9 @@ from typing import Any
 
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.sources.text_files import read_lines, read_text
-from efficient_attention.errors import InputError
+from efficient_attention.errors import KINDS_IN_WORDS, InputError
 
-NAMES = {str: 'text', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
+NAMES = KINDS_IN_WORDS | {dict: 'an object'}
 SURROGATE = re.compile('[\ud800-\udfff]')
 _REQUIRED: Any = object()
 
@@ -64,10 +66,24 @@ def checked(value: Any, kind: type, where: str) -> Any:
     """`value`, which must be of `kind`; raises InputError."""
     is_right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not is_right:
-        raise InputError(f'{where} is {type(value).__name__}, not {NAMES[kind]}')
+        raise InputError(f'{where} is {kind_of(value)}, not {NAMES[kind]}')
     if kind is str and SURROGATE.search(value):
         raise InputError(f'{where} holds half of a surrogate pair, which is no character')
     return value
+
+
+def kind_of(value: Any) -> str:
+    """What a value of JSON or TFDS is, in the words of messages: 'a list', 'null', 'a decimal number'."""
+    if value is None or isinstance(value, bool):
+        return {None: 'null', True: 'true', False: 'false'}[value]
+    if isinstance(value, float):
+        return 'a decimal number' if math.isfinite(value) else written(value)
+    return next((name for kind, name in NAMES.items() if isinstance(value, kind)), type(value).__name__)
+
+
+def written(value: float) -> str:
+    """A float that is not finite, as JSON files write it: NaN, Infinity or -Infinity."""
+    return json.dumps(value)
 
 
 def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:

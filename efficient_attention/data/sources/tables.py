@@ -7,12 +7,13 @@ CSV fields may stand in double quotes and then hold commas and line ends; in TSV
 
 import csv
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.sources.json_files import SURROGATE, read_json_lines
+from efficient_attention.data.sources.json_files import SURROGATE, kind_of, read_json_lines, written
 from efficient_attention.data.sources.text_files import decode, find_files, read_lines, read_text
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
@@ -21,6 +22,11 @@ SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')
 TFDS = 'tfds:'
 TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')  # ':1.0.0' is a version, part of the name
 LARGEST_FIELD = 2**31 - 1  # characters; the csv module stops at 131,072, which a book exceeds
+
+CSV_FAULTS = {  # what Python's csv module says -> in plain words
+    'unexpected end of data': 'a double quote opens a field and none closes it',
+    "expected after '\"'": 'text stands behind a closing double quote',
+}
 
 Fields = Iterator[tuple[int, list[str]]]  # line from 1, fields
 
@@ -34,12 +40,14 @@ class TableRow:
         place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS data set.
         values: column -> text; JSON lines and TFDS have other values too.
         class_names: of TFDS columns that hold numbers of named classes.
+        header: the line that names the columns; 0 = no line does.
     """
 
     file: str
     place: str
     values: Mapping[str, Any]
     class_names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    header: int = 0
 
     @property
     def where(self) -> str:
@@ -49,7 +57,8 @@ class TableRow:
     def value(self, column: str) -> Any:
         """What stands in a column; raises InputError that lists the known ones where there is no such column."""
         if column not in self.values:
-            raise InputError(f'{self.where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
+            where = f'{self.file}: line {self.header}' if self.header else self.where
+            raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
         return self.values[column]
 
     def text(self, column: str, *, may_be_empty: bool = False) -> str:
@@ -60,7 +69,7 @@ class TableRow:
         """
         value = self.value(column)
         if not isinstance(value, str):
-            raise InputError(f'{self.where}: field {column!r} is {type(value).__name__}, not text')
+            raise InputError(f'{self.where}: field {column!r} is {kind_of(value)}, not a text')
         if SURROGATE.search(value):
             raise InputError(f'{self.where}: field {column!r} holds half of a surrogate pair, which is no character')
         if not may_be_empty and not value.strip():
@@ -68,19 +77,25 @@ class TableRow:
         return value
 
     def label(self, column: str) -> str | None:
-        """The name in a column without spaces around, whole numbers as digits; None where it holds nothing.
+        """The name in a column without spaces around; None where it holds nothing.
+
+        A number of JSON or TFDS is the text of its value: 1, 1.0 and 1e0 are all '1'. A text stays as it stands.
 
         Raises:
-            InputError: no such column, or a list or object in it.
+            InputError: no such column, or what it holds is NaN, infinite, a list or an object.
         """
         value = self.value(column)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
             return self.class_names[column][value] if value >= 0 else None  # TFDS writes -1 where labels are withheld
-        if value is None or isinstance(value, str | int | float):
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise InputError(f'{self.where}: field {column!r} is {written(value)}, not a text or a finite number')
+            return str(int(value) if value.is_integer() else value)
+        if value is None or isinstance(value, str | int):
             return (str(value).strip() or None) if value is not None else None
-        raise InputError(f'{self.where}: field {column!r} is {type(value).__name__}, not a label')
+        raise InputError(f'{self.where}: field {column!r} is {kind_of(value)}, not a text or a number')
 
 
 def source_names(sources: str) -> list[str]:
@@ -133,10 +148,10 @@ def read_tables(sources: str, *, columns: Sequence[str] = ()) -> Iterator[TableR
 
 
 def _named(path: Path, lines: Fields, columns: Sequence[str], faults: list[str] | None) -> Iterator[TableRow]:
-    names = list(columns)
+    names, header = list(columns), 0
     for number, fields in lines:
         if not names:
-            names = fields
+            names, header = fields, number
             _check_header(path, number, names)
         elif len(fields) != len(names):
             count = f'{len(fields)} fields where there are {len(names)} columns: {", ".join(names)}'
@@ -144,7 +159,8 @@ def _named(path: Path, lines: Fields, columns: Sequence[str], faults: list[str] 
                 raise InputError(f'{path}: line {number}: {count}')
             faults.append(f'{path}: line {number}: {count}')
         else:
-            yield TableRow(str(path), f'line {number}', dict(zip(names, fields, strict=True)))
+            values = dict(zip(names, fields, strict=True))
+            yield TableRow(str(path), f'line {number}', values, header=header)
     if not names:
         raise InputError(f'{path}: it is empty; its first line must name the columns')
 
@@ -169,7 +185,8 @@ def _csv_fields(path: Path) -> Fields:
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(f'{path}: line {first}: not CSV ({error})') from None
+            fault = next((words for said, words in CSV_FAULTS.items() if said in str(error)), str(error))
+            raise InputError(f'{path}: line {first}: not CSV ({fault})') from None
         if fields:
             yield first, fields
 

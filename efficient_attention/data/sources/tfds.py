@@ -9,6 +9,7 @@ from typing import Any
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.sources.json_files import kind_of
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.errors import InputError
 
@@ -38,7 +39,7 @@ def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
     """
     for index, text in enumerate(tfds_values(name, split, field)):
         if not isinstance(text, str | bytes):
-            raise InputError(f'tfds:{name}: field {field!r} is {type(text).__name__}, not text')
+            raise InputError(f'tfds:{name}: field {field!r} is {kind_of(text)}, not a text')
         yield decode(text, f'tfds:{name}: row {index}') if isinstance(text, bytes) else text
 
 

@@ -1,19 +1,34 @@
 """Entities in sequences of tags, and their F1 as CoNLL's evaluation script (conlleval) counts it."""
 
+import re
 from collections.abc import Sequence
 
 Entity = tuple[str, int, int]  # type, first word, the word behind the last
-BEGIN, INSIDE = ('B', 'S', 'U'), ('I', 'E', 'L')  # IOB, IOBES and BILOU write the same entities
-LAST = ('E', 'L', 'S', 'U')
+# IOB, IOBES, BILOU and BMEW write the same entities.
+BEGIN, INSIDE = ('B', 'S', 'U', 'W'), ('I', 'M', 'E', 'L')
+LAST = ('E', 'L', 'S', 'U', 'W')
+LETTER = f'(?P<letter>[{"".join(BEGIN + INSIDE)}])'
+FIRST = re.compile(f'{LETTER}(?:-(?P<kind>.*))?')  # 'B-person', or 'B' of entities without types
+BEHIND = re.compile(f'(?P<kind>.+)-{LETTER}')  # 'person-B'
+UNTYPED = '_'  # the type of entities without one
 
 
-def has_entities(labels: Sequence[str]) -> bool:
-    """Whether tags such as 'B-person' or 'I-person' are among the labels."""
-    return any(label.startswith(('B-', 'I-')) for label in labels)
+def scheme_of(labels: Sequence[str]) -> re.Pattern[str] | None:
+    """How these labels write entities, `FIRST` or `BEHIND`; None where they write none.
+
+    All labels besides O are of one form, and letters without types have B or I among them; or some labels begin with
+    'B-' or 'I-', and then the others stand for O.
+    """
+    tags = [label for label in labels if label != 'O']
+    if any(tag.startswith(('B-', 'I-')) for tag in tags):
+        return FIRST
+    if tags and all(map(FIRST.fullmatch, tags)):
+        return FIRST if {'B', 'I'} & set(tags) or all('-' in tag for tag in tags) else None
+    return BEHIND if tags and all(map(BEHIND.fullmatch, tags)) else None
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities in the tags of one sentence, in order.
+def entities(tags: Sequence[str], scheme: re.Pattern[str] = FIRST) -> list[Entity]:
+    """The entities in the tags of one sentence, in order; `scheme` is that of the labels.
 
     conlleval's rules: B starts one; I goes on with the one before it if that has the same type and has not ended, and
     else starts one itself, after O or another type.
@@ -21,24 +36,27 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     found: list[Entity] = []
     before, kind_before = 'O', ''
     for place, tag in enumerate(tags):
-        prefix, _, kind = tag.partition('-')
-        goes_on = prefix in INSIDE and before not in ('O', *LAST) and kind == kind_before
+        match = scheme.fullmatch(tag)
+        letter, kind = (match['letter'], match['kind'] or UNTYPED) if match else ('O', '')
+        goes_on = letter in INSIDE and before not in ('O', *LAST) and kind == kind_before
         if goes_on:
             found[-1] = (kind, found[-1][1], place + 1)
-        elif prefix in BEGIN + INSIDE:
+        elif match:
             found.append((kind, place, place + 1))
-        before, kind_before = (prefix, kind) if prefix in BEGIN + INSIDE else ('O', '')
+        before, kind_before = letter, kind
     return found
 
 
-def entity_scores(expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+def entity_scores(
+    expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: re.Pattern[str] = FIRST
+) -> dict[str, float]:
     """'f1', 'precision' and 'recall' over the entities of all sentences; right = same type, first and last word.
 
-    Each is 0 where there is nothing to divide by.
+    `scheme` is that of the labels. Each score is 0 where there is nothing to divide by.
     """
     hits = wanted = guessed = 0
     for right, guess in zip(expected, predicted, strict=True):
-        right_ones, guesses = set(entities(right)), set(entities(guess))
+        right_ones, guesses = set(entities(right, scheme)), set(entities(guess, scheme))
         hits += len(right_ones & guesses)
         wanted += len(right_ones)
         guessed += len(guesses)

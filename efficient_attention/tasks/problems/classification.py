@@ -50,7 +50,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         if self.glue:
             if labels and set(labels) != set(self.glue.labels):
                 known = ', '.join(self.glue.labels)
-                raise InputError(f'examples.labels is {labels}; {self.glue.title} has {known}, in any order')
+                raise InputError(f'examples.labels is {", ".join(labels)}; {self.glue.title} has {known}, in any order')
             return labels or self.glue.labels
         if self.arena is not None:
             return labels or self.arena.labels
@@ -58,10 +58,9 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
             raise InputError('examples.labels is empty, and examples.train names no file to take labels from')
         labels = labels or label_names(read_labelled(self.config, 'train', []))
         if len(labels) < 2:
-            raise InputError(
-                f'examples.train {self.config.train!r} has the labels {labels}; a classification needs two, '
-                'there or in examples.labels'
-            )
+            found = f'only the label {labels[0]!r}' if labels else 'no label'
+            where = 'examples.labels' if self.config.labels else f'examples.train {self.config.train!r}'
+            raise InputError(f'{where} has {found}; a classification needs two, there or in examples.labels')
         return labels
 
     def _metrics(self) -> dict[str, Metric]:

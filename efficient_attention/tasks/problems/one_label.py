@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.arena.arena_set import ArenaSet
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaSet
 from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
 from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_set, read_labelled
 from efficient_attention.data.examples.row_template import joined_rows, row_template

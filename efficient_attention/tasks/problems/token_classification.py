@@ -15,7 +15,7 @@ from efficient_attention.data.examples.conll import Sentence, read_sentences
 from efficient_attention.data.examples.row_template import row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.metrics.conll import entities, entity_scores, has_entities
+from efficient_attention.tasks.metrics.conll import entities, entity_scores, scheme_of
 from efficient_attention.tasks.metrics.glue import accuracy
 from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule
 from efficient_attention.tasks.problems.prediction_files import write_lines
@@ -59,8 +59,8 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         self.labels = config.labels or self._found_labels()
         self._numbers = {label: number for number, label in enumerate(self.labels)}
         self.fallback = 'O' if 'O' in self._numbers else self.labels[0]  # of a word that has no token
-        self.is_about_entities = has_entities(self.labels)
-        names = ('f1', 'precision', 'recall', 'accuracy') if self.is_about_entities else ('accuracy',)
+        self.scheme = scheme_of(self.labels)
+        names = ('f1', 'precision', 'recall', 'accuracy') if self.scheme else ('accuracy',)
         self.metric_names, self.best_metric = frozenset(names), names[0]
 
     def _found_labels(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
                 predicted.append(guess.tags)
         words = [np.array([tag for tags in side for tag in tags], object) for side in (expected, predicted)]
         scores = {'accuracy': accuracy(words[0], words[1])}
-        return scores | entity_scores(expected, predicted) if self.is_about_entities else scores
+        return scores | entity_scores(expected, predicted, self.scheme) if self.scheme else scores
 
     def write(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
@@ -201,8 +201,9 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         """
         if prediction is None:
             return None
-        found_entities = entities(prediction.tags)
-        if not self.is_about_entities:
+        if self.scheme:
+            found_entities = entities(prediction.tags, self.scheme)
+        else:
             found_entities = [(tag, place, place + 1) for place, tag in enumerate(prediction.tags)]
         found = []
         for label, first, last in found_entities:

@@ -53,6 +53,14 @@ def test_conllu_words(tmp_path):
         read(tmp_path / 'a.conllu', CONLLU, label='pos')
 
 
+def test_spaces_around_a_tag_make_no_other_class(tmp_path):
+    assert read(tmp_path / 'a.conll', 'a\tX\nb\tX \n')[0][1] == ('X', 'X')
+    content = json.dumps({'words': ['a', 'b'], 'tags': ['X ', 'X']})
+    assert read(tmp_path / 'a.jsonl', content, format='table', text='words', label='tags')[0][1] == ('X', 'X')
+    with pytest.raises(InputError, match='a.conll: line 2: column 2 is empty'):
+        read(tmp_path / 'a.conll', 'a\tX\nb\t \n')
+
+
 def test_lists_in_json_lines(tmp_path):
     rows = [{'words': ['a', 'b'], 'tags': ['X', 'Y']}]
     content = '\n'.join(map(json.dumps, rows))

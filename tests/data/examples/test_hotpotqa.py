@@ -91,10 +91,10 @@ def test_a_part_of_a_label_is_none(tmp_path, row):
         ({'question': ''}, "question 'q1': field 'question' is empty"),
         ({'answer': ' '}, "question 'q1': field 'answer' is empty"),
         ({'context': [['Sea']]}, "field 'context', paragraph 0: not [title, [sentence, ...]]"),
-        ({'context': [['Sea', ['x', 3]]]}, 'paragraph 0: a sentence is int, not text'),
+        ({'context': [['Sea', ['x', 3]]]}, 'paragraph 0: a sentence is a whole number, not a text'),
         ({'supporting_facts': ['Sea']}, "field 'supporting_facts': not [title, number of the sentence]"),
-        ({'supporting_facts': [['Sea', 'one']]}, 'the number of a sentence is str, not a whole number'),
-        ({'_id': None}, "row 0: field '_id' is NoneType, not text"),
+        ({'supporting_facts': [['Sea', 'one']]}, 'the number of a sentence is a text, not a whole number'),
+        ({'_id': None}, "row 0: field '_id' is null, not a text"),
     ],
 )
 def test_bad_fields_are_named(tmp_path, change, message):
@@ -114,7 +114,7 @@ def test_missing_fields_are_named(tmp_path):
 
 def test_paragraphs_of_plain_python():
     assert paragraphs_of([['Sea', ['wet']]], 'here') == (Paragraph('Sea', ('wet',)),)
-    with pytest.raises(InputError, match='here is str, not a list'):
+    with pytest.raises(InputError, match='here is a text, not a list'):
         paragraphs_of('Sea', 'here')
 
 

@@ -29,14 +29,14 @@ def test_texts_pairs_and_ids_by_column(tmp_path):
 def test_only_a_test_file_may_lack_labels(tmp_path):
     config = config_of(tmp_path, 'text\na\n')
     assert [one.label for one in read_labelled(config, 'test', [])] == [None]
-    with pytest.raises(InputError, match="line 2: no column 'label'; known: 'text'"):
+    with pytest.raises(InputError, match="line 1: no column 'label'; known: 'text'"):
         list(read_labelled(config, 'dev', []))
     config = config_of(tmp_path, 'text,label\na,x\nb,\n')
     assert [one.label for one in read_labelled(config, 'test', [])] == ['x', None]
     with pytest.raises(InputError, match="a.csv: line 3: field 'label' is empty"):
         list(read_labelled(config, 'train', []))
     glue = config_of(tmp_path, 'index,sentence\n0,a\n', format='glue', name='sst2')
-    with pytest.raises(InputError, match="a.csv: line 2: no column 'label'; known: 'index', 'sentence'"):
+    with pytest.raises(InputError, match="a.csv: line 1: no column 'label'; known: 'index', 'sentence'"):
         list(read_labelled(glue, 'dev', []))
 
 
@@ -63,8 +63,31 @@ def test_label_names_are_sorted(labels, expected):
     assert label_names([LabelledText('f', 'line 1', '0', ('a',), label) for label in labels]) == expected
 
 
+@pytest.mark.parametrize('first, second', [('1', '1.0'), ('1.', '1'), ('-2.00', '-2')])
+def test_one_number_is_not_two_classes(first, second):
+    rows = [LabelledText('f', f'line {line}', '0', ('a',), label) for line, label in enumerate((first, second, 'x'))]
+    with pytest.raises(
+        InputError, match=r"^f: line \d: label '-?\d\.0*' is the number '-?\d' of f: line \d; write both"
+    ):
+        label_names(rows)
+
+
+def test_one_number_in_several_spellings_of_json_is_one_class(tmp_path):
+    labels = ('1', '1.0', '"1"', '0', '0.0')
+    (tmp_path / 'a.jsonl').write_text(''.join(f'{{"text": "a", "label": {label}}}\n' for label in labels))
+    config = ExamplesConfig(problem='classification', train=str(tmp_path / 'a.jsonl'))
+    assert label_names(read_labelled(config, 'train', [])) == ('0', '1')
+
+
+def test_what_a_csv_writes_for_nothing_is_a_text(tmp_path):
+    config = config_of(tmp_path, 'text,label\na,NA\nb,null\nc,nan\n')
+    assert label_names(read_labelled(config, 'train', [])) == ('NA', 'nan', 'null')
+
+
 def test_numbers():
     assert number_of(LabelledText('f', 'line 1', '0', ('a',), ' 2.50')) == 2.5
     for label in ('x', 'nan', 'inf', ''):
         with pytest.raises(InputError, match='f: line 3: label .* is not a number'):
             number_of(LabelledText('f', 'line 3', '0', ('a',), label))
+    with pytest.raises(InputError, match="^f: line 3: label '-1e39' is beyond the numbers of float32, 3.403e[+]38$"):
+        number_of(LabelledText('f', 'line 3', '0', ('a',), '-1e39'))

@@ -76,7 +76,7 @@ def test_only_a_test_file_may_lack_answers(tmp_path):
             'a.csv',
             'text,choice0,label\na,x,0\n',
             'table',
-            "line 2: no column 'choice1'; known: 'text', 'choice0', 'label'",
+            "line 1: no column 'choice1'; known: 'text', 'choice0', 'label'",
         ),
         ('a.csv', 'text,choice0,choice1,label\na,x,,0\n', 'table', "line 2: field 'choice1' is empty"),
         (

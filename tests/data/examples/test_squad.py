@@ -66,10 +66,10 @@ def test_several_files_and_articles_of_one(tmp_path):
     'change, message',
     [
         ({'question': ' '}, "question 'q1': field 'question' is empty"),
-        ({'question': 3}, "question 'q1': field 'question' is int, not text"),
-        ({'id': 7}, "article 0, paragraph 0, question 0: field 'id' is int, not text"),
+        ({'question': 3}, "question 'q1': field 'question' is a whole number, not a text"),
+        ({'id': 7}, "article 0, paragraph 0, question 0: field 'id' is a whole number, not a text"),
         ({'answers': [{'answer_start': 3}]}, "question 'q1', answer 0: no field 'text'"),
-        ({'answers': [{'text': 'Ada', 'answer_start': '0'}]}, "'answer_start' is str, not a whole number"),
+        ({'answers': [{'text': 'Ada', 'answer_start': '0'}]}, "'answer_start' is a text, not a whole number"),
         ({'is_impossible': True}, "question 'q1': field 'is_impossible' is True, and there are 1 answers"),
         ({'answers': [], 'is_impossible': False}, "field 'is_impossible' is False, and there are 0 answers"),
     ],

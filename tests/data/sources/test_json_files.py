@@ -40,10 +40,10 @@ def test_what_is_no_json_is_named(tmp_path):
     [
         ([], int, 'here: not a JSON object'),
         ({'b': 1}, int, "here: no field 'a'; known: b"),
-        ({'a': 'x'}, int, "here: field 'a' is str, not a whole number"),
-        ({'a': True}, int, "here: field 'a' is bool, not a whole number"),
-        ({'a': 1}, bool, "here: field 'a' is int, not true or false"),
-        ({'a': None}, list, "here: field 'a' is NoneType, not a list"),
+        ({'a': 'x'}, int, "here: field 'a' is a text, not a whole number"),
+        ({'a': True}, int, "here: field 'a' is true, not a whole number"),
+        ({'a': 1}, bool, "here: field 'a' is a whole number, not true or false"),
+        ({'a': None}, list, "here: field 'a' is null, not a list"),
         ({'a': 'x\ud800'}, str, "here: field 'a' holds half of a surrogate pair"),
     ],
 )
@@ -80,8 +80,8 @@ def test_json_rows_plain_and_packed(tmp_path):
         ('[' * 100_000, 'not JSON'),
         ('["text"]', 'not a JSON object'),
         ('{"title": "x", "body": 1}', "no field 'text'; known: title, body"),
-        ('{"text": 5}', "field 'text' is int, not text"),
-        ('{"text": null}', "field 'text' is NoneType, not text"),
+        ('{"text": 5}', "field 'text' is a whole number, not a text"),
+        ('{"text": null}', "field 'text' is null, not a text"),
         (r'{"text": "half \ud83d"}', 'half of a surrogate pair'),
     ],
 )

@@ -56,10 +56,16 @@ def test_a_book_fits_in_a_field(tmp_path):
     [
         ('a.csv', 'text,label\na,b\na,b,c\n', 'line 3: 3 fields where there are 2 columns: text, label'),
         ('a.tsv', 'text\tlabel\na\n', 'line 2: 1 fields where there are 2 columns'),
-        ('a.csv', 'text,label\n"a\nb,c\n', 'line 2: not CSV'),
-        ('a.csv', 'text,label\n"a"b,c\n', 'line 2: not CSV'),
+        ('a.csv', 'text,label\n"a\nb,c\n', 'line 2: not CSV (a double quote opens a field and none closes it)'),
+        ('a.csv', 'text,label\n"a"b,c\n', 'line 2: not CSV (text stands behind a closing double quote)'),
+        ('a.csv', '\n"title\nof it",label\n\na,b\n', "line 2: no column 'text'; known: 'title\\nof it', 'label'"),
+        ('a.csv', 'text,label\n"a\nb",c\nd\n', 'line 4: 1 fields where there are 2 columns'),
         ('a.csv', 'text,label,text\n', "line 1: the header names column 'text' twice"),
-        ('a.jsonl', '{"text": "a"}\n{"text": "a"\n', 'line 2: not JSON'),
+        (
+            'a.jsonl',
+            '{"text": "a"}\n{"text": "a"\n',
+            'line 2: not JSON (a comma or a closing bracket is missing at column 13)',
+        ),
         ('a.jsonl', '[' * 100_000, 'line 1: not JSON'),
         ('a.jsonl', '["a"]\n', 'line 1: not a JSON object'),
         ('a.text', 'a\n', 'not a known kind of table; known: .csv, .tsv, .jsonl, .txt'),
@@ -67,9 +73,9 @@ def test_a_book_fits_in_a_field(tmp_path):
         ('a.csv', '', 'it is empty; its first line must name the columns'),
         ('a.tsv', '\n', 'it is empty; its first line must name the columns'),
         ('a.jsonl', '{"title": "a", "label": 1}\n', "line 1: no column 'text'; known: 'title', 'label'"),
-        ('a.tsv', 'title\tlabel\na\tb\n', "line 2: no column 'text'; known: 'title', 'label'"),
+        ('a.tsv', 'title\tlabel\na\tb\n', "line 1: no column 'text'; known: 'title', 'label'"),
         ('a.csv', 'text,label\n" ",b\n', "line 2: field 'text' is empty"),
-        ('a.jsonl', '{"text": 5}\n', "line 1: field 'text' is int, not text"),
+        ('a.jsonl', '{"text": 5}\n', "line 1: field 'text' is a whole number, not a text"),
         ('a.jsonl', r'{"text": "half \ud83d"}', "line 1: field 'text' holds half of a surrogate pair"),
     ],
 )
@@ -110,6 +116,15 @@ def test_broken_rows_may_be_collected(tmp_path):
         ('-1', '-1'),
         ('true', 'true'),
         ('2.5', '2.5'),
+        ('1.0', '1'),
+        ('1e0', '1'),
+        ('-0.0', '0'),
+        ('1e20', '100000000000000000000'),
+        ('"1"', '1'),
+        ('"NA"', 'NA'),
+        ('"null"', 'null'),
+        ('"nan"', 'nan'),
+        ('"1.0"', '1.0'),
     ],
 )
 def test_labels_as_json_writes_them(tmp_path, written, label):
@@ -118,10 +133,20 @@ def test_labels_as_json_writes_them(tmp_path, written, label):
     assert row.label('label') == label
 
 
-def test_a_list_is_no_label(tmp_path):
-    (tmp_path / 'a.jsonl').write_text('{"label": []}')
+@pytest.mark.parametrize(
+    'written, fault',
+    [
+        ('[]', 'a list, not a text or a number'),
+        ('{}', 'an object, not a text or a number'),
+        ('NaN', 'NaN, not a text or a finite number'),
+        ('Infinity', 'Infinity, not a text or a finite number'),
+        ('-1e999', '-Infinity, not a text or a finite number'),
+    ],
+)
+def test_what_is_no_label(tmp_path, written, fault):
+    (tmp_path / 'a.jsonl').write_text(f'{{"label": {written}}}')
     [row] = read_table(str(tmp_path / 'a.jsonl'))
-    with pytest.raises(InputError, match="a.jsonl: line 1: field 'label' is list, not a label"):
+    with pytest.raises(InputError, match=f"a.jsonl: line 1: field 'label' is {fault}$"):
         row.label('label')
 
 

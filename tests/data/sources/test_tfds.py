@@ -25,7 +25,7 @@ def test_tfds_rows():
     assert list(tfds_documents('reviews', 'train', 'text')) == ['grëat', 'bad']
     with pytest.raises(InputError, match="tfds:reviews: no field 'body'; known: text, label"):
         list(tfds_documents('reviews', 'train', 'body'))
-    with pytest.raises(InputError, match="field 'label' is int, not text"):
+    with pytest.raises(InputError, match="field 'label' is a whole number, not a text"):
         list(tfds_documents('reviews', 'train', 'label'))
     with pytest.raises(InputError, match='tfds:nothing: KeyError'):
         list(tfds_documents('nothing', 'train', 'text'))

@@ -4,12 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.metrics.conll import entities, entity_scores, has_entities
+from efficient_attention.tasks.metrics.conll import BEHIND, FIRST, entities, entity_scores, scheme_of
 
 TAGS = ['O', 'B-a', 'I-a', 'B-b', 'I-b', 'E-a', 'S-a', 'E-b', 'S-b']
 # conlleval's pairs of (prefix before, prefix) between which an entity ends or starts; a change of type does so as well.
 ENDS = {'BB', 'BO', 'BS', 'IB', 'IO', 'IS', 'EE', 'EI', 'EO', 'EB', 'ES', 'SE', 'SI', 'SO', 'SB', 'SS'}
 STARTS = {'OB', 'BB', 'IB', 'EB', 'SB', 'OS', 'BS', 'IS', 'ES', 'SS', 'EE', 'EI', 'SE', 'SI', 'OE', 'OI'}
+
+
+# the letters of begin, inside, end and single
+LETTERS = ('BIES', 'BILU', 'BMEW', 'BMES')
 
 
 def by_the_two_rules(tags):
@@ -30,6 +34,18 @@ def by_the_two_rules(tags):
 @given(st.lists(st.sampled_from(TAGS), max_size=12))
 def test_entities_start_and_end_as_conlleval_says(tags):
     assert entities(tags) == by_the_two_rules(tags)
+
+
+@pytest.mark.parametrize('letters', LETTERS)
+@given(st.lists(st.sampled_from(TAGS), max_size=12))
+def test_every_form_writes_the_same_entities(letters, tags):
+    table = str.maketrans('BIES', letters)
+    typed = [tag[0].translate(table) + tag[1:] for tag in tags]
+    behind = [f'{tag[2:]}-{tag[0]}' if tag != 'O' else tag for tag in typed]
+    assert entities(typed, FIRST) == entities(behind, BEHIND) == by_the_two_rules(tags)
+    untyped = [tag[0] for tag in typed]
+    expected = by_the_two_rules([tag[0] + '-_' * (tag != 'O') for tag in tags])
+    assert entities(untyped, FIRST) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,5 +80,25 @@ def test_nothing_to_divide_by_is_zero(expected, predicted):
     assert set(entity_scores(expected, predicted).values()) == {0.0}
 
 
-def test_tags_that_are_no_entities():
-    assert has_entities(['O', 'B-a']) and not has_entities(['NOUN', 'O', 'B'])
+@pytest.mark.parametrize(
+    'labels, scheme',
+    [
+        ('O B-a', FIRST),
+        ('O B-a X', FIRST),
+        ('O S-a', FIRST),
+        ('E-a', FIRST),
+        ('U-a L-b', FIRST),
+        ('B I O', FIRST),
+        ('I O', FIRST),
+        ('O a-B a-I', BEHIND),
+        ('a-b-S O', BEHIND),
+        ('NOUN O B', None),
+        ('U L O', None),  # of upper and lower case
+        ('S-a NOUN', None),
+        ('a-B NOUN', None),
+        ('O', None),
+        ('', None),
+    ],
+)
+def test_which_labels_write_entities(labels, scheme):
+    assert scheme_of(labels.split()) is scheme

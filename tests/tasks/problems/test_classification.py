@@ -43,8 +43,12 @@ def test_labels_come_from_the_config_or_the_training_file(tmp_path):
     assert classification(tmp_path, ['y'], train='', labels=('x', 'y')).outputs == 2
     with pytest.raises(InputError, match='examples.labels is empty, and examples.train names no file'):
         classification(tmp_path, ['y'], train='')
-    with pytest.raises(InputError, match="^examples.train '.*' has the labels .*a classification needs two"):
+    with pytest.raises(InputError, match="^examples.train '.*' has only the label 'y'; a classification needs two"):
         classification(tmp_path, ['y', 'y'])
+    with pytest.raises(InputError, match="^examples.labels has only the label 'y'; a classification needs two"):
+        classification(tmp_path, ['y', 'y'], labels=('y',))
+    with pytest.raises(InputError, match="^examples.train '.*' has no label; a classification needs two"):
+        classification(tmp_path, [])
 
 
 def test_predictions_are_the_likeliest_label(tmp_path):

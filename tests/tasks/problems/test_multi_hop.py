@@ -202,7 +202,7 @@ def test_plain_python():
         ({'question': '', 'context': [['a', ['b']]]}, "'question' is ''"),
         ({'question': 'a', 'context': []}, "'context' is empty"),
         ({'question': 'a', 'context': [['', [' ']]]}, "'context' is empty"),
-        ({'question': 'a', 'context': 'b'}, "'context' is str, not a list"),
+        ({'question': 'a', 'context': 'b'}, "'context' is a text, not a list"),
         ('a', 'a question is'),
     ],
 )

@@ -197,3 +197,25 @@ def test_real_sentences_come_back(folder, train, dev):
     features = task.encode(examples)
     predictions = task.decode(examples, features, sure(task, features))
     assert task.score(examples, predictions, 'dev')['accuracy'] > 0.999  # but for words without a token
+
+
+@pytest.mark.parametrize(
+    'content, names',
+    [
+        ('a\tx-B\nb\tx-I\nc\tO\n', ['x']),
+        ('a\tB\nb\tI\nc\tO\n', ['_']),
+        ('a\tS-x\nb\tO\n', ['x']),
+        ('a\tU-x\nb\tO\n', ['x']),
+        ('a\tE-x\nb\tO\n', ['x']),
+        ('a\tNOUN\nb\tVERB\n', None),
+    ],
+)
+def test_every_form_of_entities_is_scored_and_answered(tmp_path, content, names):
+    task = task_of(tmp_path, content)
+    examples = task.read('dev')
+    features = task.encode(examples)
+    predictions = task.decode(examples, features, sure(task, features))
+    scores = {'f1': 1.0, 'precision': 1.0, 'recall': 1.0} if names else {}
+    assert task.score(examples, predictions, 'dev') == scores | {'accuracy': 1.0}
+    assert task.metric_names == scores.keys() | {'accuracy'}
+    assert [one['label'] for one in task.answer(predictions[0])] == (names or ['NOUN', 'VERB'])

@@ -1,0 +1,150 @@
+"""Sets of rows that are read from the files of the original: reviews, images, pairs, ListOps and Pathfinder."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet
+from efficient_attention.data.arena.folders import (
+    PAIR_LABELS,
+    REVIEW_LABELS,
+    class_counts,
+    image_files,
+    image_labels,
+    image_rows,
+    pair_file,
+    pair_rows,
+    review_files,
+    review_rows,
+)
+from efficient_attention.data.arena.released import (
+    picture_lists,
+    picture_rows,
+    pictures_of,
+    table_file,
+    table_rows,
+)
+from efficient_attention.data.sources.text_files import digest_files
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSet(ArenaSet):
+    """Rows out of the files of a folder."""
+
+    is_read = True
+    folder: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Reviews(FileSet):
+    """See `review_rows`."""
+
+    kind = 'imdb'
+    vocabulary = 'bytes'
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """neg, pos."""
+        return REVIEW_LABELS
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files(review_files(self.folder, split))
+
+    def classes(self, split: str) -> dict[str, int]:
+        """See `ArenaSet`."""
+        return class_counts(review_files(self.folder, split))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return review_rows(review_files(self.folder, split), split)
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(FileSet):
+    """See `image_rows`."""
+
+    kind = 'cifar10'
+    vocabulary = 'grey'
+
+    @functools.cached_property
+    def _labels(self) -> tuple[str, ...]:
+        return image_labels(self.folder)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The folders' names."""
+        return self._labels
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files(image_files(self.folder, split))
+
+    def classes(self, split: str) -> dict[str, int]:
+        """See `ArenaSet`."""
+        return class_counts(image_files(self.folder, split))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return image_rows(image_files(self.folder, split), split, self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class CitationPairs(FileSet):
+    """See `pair_rows`."""
+
+    kind = 'aan'
+    vocabulary = 'bytes'
+    texts = 2
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """0, 1."""
+        return PAIR_LABELS
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files((pair_file(self.folder, split),))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return pair_rows(pair_file(self.folder, split))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables(FileSet):
+    """See `table_rows`."""
+
+    kind = 'listops'
+    vocabulary = 'listops'
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The ten digits."""
+        return tuple(map(str, range(10)))
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files((table_file(self.folder, split),))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return table_rows(table_file(self.folder, split))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures(FileSet):
+    """See `picture_rows`."""
+
+    kind = 'pathfinder'
+    vocabulary = 'grey'
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`; of the lists, which hold the labels, and of the split's pictures."""
+        pictures = [picture.path for picture in pictures_of(self.folder, split)]
+        return digest_files([*picture_lists(self.folder), *pictures])
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return picture_rows(pictures_of(self.folder, split))

@@ -1,0 +1,115 @@
+"""Rows out of the released files of Long Range Arena: ListOps' tables, and Pathfinder's pictures with their lists.
+
+Tay et al. 2020, arXiv 2011.04006. The layouts are those that original_layout.py writes.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efficient_attention.data.arena.arena_row import BINARY, ArenaRow
+from efficient_attention.data.arena.folders import grey_pixels, image_size
+from efficient_attention.data.arena.pathfinder import SETTINGS
+from efficient_attention.data.sources.tables import read_table
+from efficient_attention.data.sources.text_files import read_lines
+from efficient_attention.data.tokenizers.fixed import WORDS
+from efficient_attention.errors import InputError
+
+TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
+PARENTHESES = str.maketrans('()', '  ')  # round an operator and each of its arguments; no model sees them
+NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
+TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # of the pictures in the order of their lists
+FIELDS = 4  # of a line of a list that are read: folder, file, number, label
+
+
+class Picture(NamedTuple):
+    """A picture's file and the number of its class."""
+
+    path: Path
+    label: int
+
+
+def table_file(folder: Path, split: str) -> Path:
+    """ListOps' file of a split; raises InputError where there is none."""
+    path = folder / TABLES[split]
+    if not path.is_file():
+        raise InputError(f'{path}: no such file; the folder must hold {", ".join(TABLES.values())}')
+    return path
+
+
+def table_rows(path: Path) -> Iterator[ArenaRow]:
+    """The words of column Source, with or without the released parentheses, and the digit in column Target.
+
+    Raises:
+        InputError: a column is missing, or a row has another word or label; names file and line.
+    """
+    for row in read_table(str(path)):
+        words = row.text('Source').translate(PARENTHESES).split()
+        unknown = next((word for word in words if word not in NUMBERS), None)
+        if unknown is not None:
+            raise InputError(f'{row.where}: {unknown!r} is no word of ListOps; known: {" ".join(NUMBERS)}')
+        label = row.label('Target')
+        if label not in WORDS['listops'][:10]:
+            raise InputError(f"{row.where}: field 'Target' is {label or ''!r}; it must be a digit from 0 to 9")
+        yield ArenaRow((np.array([NUMBERS[word] for word in words], np.uint16),), int(label or 0))
+
+
+def picture_lists(folder: Path) -> tuple[Path, ...]:
+    """Pathfinder's lists, <folder>/metadata/*.npy, by their numbers; raises InputError where there are none."""
+    found = [path for path in (folder / 'metadata').glob('*.npy') if path.is_file()]
+    if not found:
+        raise InputError(
+            f"{folder / 'metadata'}: no file matches '*.npy'; the folder must hold metadata and imgs, "
+            "as the released 'pathfinder32/curv_contour_length_14' does"
+        )
+    return tuple(sorted(found, key=lambda path: (len(path.stem), path.stem)))
+
+
+def pictures_of(folder: Path, split: str) -> list[Picture]:
+    """The pictures of a split: of all in the order of the lists the first eight tenths train, the next tenth is dev.
+
+    Raises:
+        InputError: there is no list, or a line of one is not as released; names file and line.
+    """
+    found = [picture for path in picture_lists(folder) for picture in _listed(folder, path)]
+    first, last = (len(found) * tenth // 10 for tenth in TENTHS[split])
+    return found[first:last]
+
+
+def picture_rows(pictures: Sequence[Picture]) -> Iterator[ArenaRow]:
+    """The grey values of each picture row by row, 0 to 255, and its label; empty files are left out, as there.
+
+    Raises:
+        InputError: a picture is missing, cannot be read, or has another size than the first one.
+    """
+    side = 0
+    for path, label in pictures:
+        if path.is_file() and not path.stat().st_size:
+            logging.getLogger(__name__).warning('%s: the file is empty; the picture is left out', path)
+            continue
+        side = side or _side(path)
+        yield ArenaRow((grey_pixels(path, side).astype(np.uint16),), label)
+
+
+def _side(path: Path) -> int:
+    width, height = image_size(path)
+    if width != height or width not in SETTINGS:
+        known = ', '.join(f'{size} x {size}' for size in SETTINGS)
+        raise InputError(f'{path}: the image is {height} x {width} (height x width); Pathfinder has {known}')
+    return width
+
+
+def _listed(folder: Path, path: Path) -> Iterator[Picture]:
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        fields = line.split()
+        if len(fields) < FIELDS or fields[3] not in BINARY:
+            raise InputError(
+                f'{path}: line {number}: not as released, where a line begins like '
+                "'imgs/0 sample_0.png 0 1': folder, file, number, label 0 or 1"
+            )
+        yield Picture(folder / fields[0] / fields[1], BINARY.index(fields[3]))
