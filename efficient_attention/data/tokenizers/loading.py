@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
+from efficient_attention.data.tokenizers.added_tokens import added_tokens, with_added
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
@@ -28,6 +29,8 @@ MOST_GROWTH = 1000  # characters that the normalizer may make of one
 def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
     """The tokenizer in a `vocab.txt`, `tokenizer.json`, SentencePiece `*.model`, or `vocab.json` beside `merges.txt`.
 
+    Tokens that the files beside it add (`added_tokens`) are part of it.
+
     Args:
         path: what it is follows from its suffix; or 'fixed:bytes' and the like (fixed.py).
         lowercase: lower-case and strip accents first, as BERT (vocab.txt) and ALBERT (*.model) do. A tokenizer.json
@@ -41,20 +44,21 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     path = Path(path)
     if is_fixed(path):
         return fixed_tokenizer(str(path))
-    if path.name == PAIR[0]:
-        return byte_level(path.parent)
     if path.exists() and not path.is_file():  # a device or a pipe may have no end
         raise InputError(f'tokenizer {path}: not a file')
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
+    added = added_tokens(path.parent)
+    if path.name == PAIR[0]:
+        return with_added(byte_level(path.parent), added)
     if path.suffix == '.txt':
-        return word_piece(read_vocabulary(decode(data, str(path)), path), lowercase=lowercase)
+        return with_added(word_piece(read_vocabulary(decode(data, str(path)), path), lowercase=lowercase), added)
     if path.suffix == '.json':
-        return _load_json(decode(data, str(path)), path)
+        return with_added(_load_json(decode(data, str(path)), path), added)
     if path.suffix == '.model':
-        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text)
+        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text, added=added)
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
 
 

@@ -4,12 +4,15 @@ Pieces, scores and the precompiled character map are taken over, so that both li
 the text of control symbols such as '</s>', which SentencePiece spells out).
 """
 
+import dataclasses
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINELS, with_sentinels, with_specials
+from efficient_attention.data.tokenizers.added_tokens import FLAGS, Added, with_added
+from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_sentinels, with_specials
 from efficient_attention.errors import InputError
 
 UNIGRAM = 1  # trainer_spec.model_type
@@ -17,7 +20,9 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
-def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
+def read_sentencepiece(
+    data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False, added: Sequence[Added] = ()
+) -> Tokenizer:
     """The tokenizer in the bytes of a SentencePiece `.model` file.
 
     A model that lacks a special token (T5 has no [CLS] and no [MASK]) gets it at the end: the vocabulary grows by it.
@@ -27,6 +32,7 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_te
         name: the file, for messages.
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
         is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
+        added: tokens behind the pieces of the model, or behind T5's sentinels; other new ones stand behind them.
 
     Raises:
         InputError: not a SentencePiece model, not a unigram one, or one without an unknown piece.
@@ -45,8 +51,8 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_te
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
     known = {piece.piece for piece in model.pieces}
     if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
-        return _with_sentinels(tokenizer, model)
-    return _with_roles(tokenizer, model)
+        return _with_sentinels(tokenizer, model, _without_spaces(added, model))
+    return _with_roles(tokenizer, model, _without_spaces(added, model))
 
 
 def albert_steps() -> list[normalizers.Normalizer]:
@@ -89,12 +95,29 @@ def _roles_in(known: set[str]) -> dict[str, str]:
     return {role: next(name for name in ROLES[role] if name in known) for role in ROLES if known & set(ROLES[role])}
 
 
-def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
-    """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning."""
+def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
+    """The added tokens with the space before them, which would be a piece of its own where a model removes spaces."""
+    is_spaced = bool(model.normalizer_spec.remove_extra_whitespaces)
+    found = []
+    for one in added:
+        token = one.token
+        flags = {flag: getattr(token, flag) for flag in FLAGS} | {'lstrip': token.lstrip or is_spaced}
+        found.append(dataclasses.replace(one, token=AddedToken(token.content, **flags)))
+    return found
+
+
+def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokenizer:
+    """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning.
+
+    Sentinels among the added tokens, or mT5's among the pieces, are all that there are.
+    """
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     roles = _roles_in({piece.piece for piece in model.pieces})
     with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
-    with_sentinels(tokenizer, SENTINELS)
+    first = SENTINEL.format(0)
+    if not any(first in text for text in (*(one.token.content for one in added), *tokenizer.get_vocab())):
+        with_sentinels(tokenizer, SENTINELS)
+    with_added(tokenizer, added)
     end = roles['sep']
     ids = [(end, tokenizer.token_to_id(end))]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -103,11 +126,11 @@ def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
     return tokenizer
 
 
-def _with_roles(tokenizer: Tokenizer, model: Any) -> Tokenizer:
+def _with_roles(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokenizer:
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    found = _roles_in({piece.piece for piece in model.pieces})
-    names = {role: found.get(role, ROLES[role][0]) for role in ROLES}
-    specials = [name for name in control if name not in names.values()] + list(names.values())
-    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in names.values()])
-    return with_specials(tokenizer, specials)
+    own = _roles_in({piece.piece for piece in model.pieces})
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in own.values()])
+    with_specials(tokenizer, [*(name for name in control if name not in own.values()), *own.values()])
+    found = _roles_in(set(with_added(tokenizer, added).get_vocab())) | own
+    return with_specials(tokenizer, [found.get(role, ROLES[role][0]) for role in ROLES])

@@ -23,7 +23,8 @@ def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, normalized=False, lstrip=is_spaced and name in ROLES['mask']) for name in names]
     )
-    cls, sep = (_first_known(tokenizer, role) for role in ('cls', 'sep'))
+    roles = role_names(tokenizer)
+    cls, sep = roles.get('cls'), roles.get('sep')
     if cls is not None and sep is not None:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f'{cls} $A {sep}',
@@ -79,7 +80,3 @@ def author_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     structural = structural_tokens(tokenizer)
     added = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
     return {name: id for name, id in added.items() if name not in structural}
-
-
-def _first_known(tokenizer: Tokenizer, role: str) -> str | None:
-    return next((name for name in ROLES[role] if tokenizer.token_to_id(name) is not None), None)
