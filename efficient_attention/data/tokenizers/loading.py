@@ -13,14 +13,11 @@ from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.added_tokens import added_tokens, with_added
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
+from efficient_attention.data.tokenizers.patterns import FAMILIES, SAFE_PATTERNS
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
-from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
-# A stranger's regular expression may take for ever, or end the process.
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-SAFE_PATTERNS = frozenset({' {2,}', r'\s+', RUNS, GPT2})
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
@@ -84,7 +81,10 @@ def _check_patterns(part: Any, step: str, path: Path) -> None:
     if isinstance(part, dict):
         pattern = part.get('Regex')
         if pattern is not None and pattern not in SAFE_PATTERNS:
-            raise InputError(f'tokenizer {path}: its {step} has the regular expression {str(pattern)[:50]!r}')
+            raise InputError(
+                f'tokenizer {path}: its {step} has the regular expression {str(pattern)[:50]!r}, which may run for '
+                f'ever on some text; known are those of {", ".join(FAMILIES)}'
+            )
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
         _check_patterns(inner, step, path)
 

@@ -1,4 +1,4 @@
-"""SentencePiece unigram models (ALBERT, T5, Pegasus) as Hugging Face tokenizers.
+"""SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), as Hugging Face tokenizers.
 
 Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces (but for
 the text of control symbols such as '</s>', which SentencePiece spells out).
@@ -15,8 +15,8 @@ from efficient_attention.data.tokenizers.added_tokens import FLAGS, Added, with_
 from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_sentinels, with_specials
 from efficient_attention.errors import InputError
 
-UNIGRAM = 1  # trainer_spec.model_type
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
+UNIGRAM, BPE = 1, 2  # trainer_spec.model_type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
@@ -35,20 +35,28 @@ def read_sentencepiece(
         added: tokens behind the pieces of the model, or behind T5's sentinels; other new ones stand behind them.
 
     Raises:
-        InputError: not a SentencePiece model, not a unigram one, or one without an unknown piece.
+        InputError: not a SentencePiece model, one of another type, or one without an unknown piece.
     """
     model = _parse(data, name)
     unknown = [id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
     if len(unknown) != 1 or model.pieces[unknown[0]].piece not in ROLES['unknown']:
         raise InputError(f'tokenizer {name}: a SentencePiece model has one unknown piece, {ROLES["unknown"][-1]}')
-    pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    byte_fallback = model.trainer_spec.byte_fallback
-    tokenizer = Tokenizer(models.Unigram(pieces, unknown[0], byte_fallback))
-    tokenizer.normalizer = normalizers.Sequence((albert_steps() if lowercase else []) + _model_steps(model))
-    scheme = 'always' if model.normalizer_spec.add_dummy_prefix else 'never'
-    split = model.trainer_spec.split_by_whitespace
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
+    has_prefix, removes_spaces = (
+        model.normalizer_spec.add_dummy_prefix,
+        model.normalizer_spec.remove_extra_whitespaces,
+    )
+    tokenizer = Tokenizer(_bpe(model, name) if model.trainer_spec.model_type == BPE else _unigram(model, unknown[0]))
+    steps = (albert_steps() if lowercase else []) + _model_steps(model)
+    scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
+    if removes_spaces:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    else:  # Metaspace would take a space at the start of a text for its own mark
+        steps += [normalizers.Prepend('▁')] if has_prefix else []
+        steps.append(normalizers.Replace(' ', '▁'))
+        if split:
+            tokenizer.pre_tokenizer = pre_tokenizers.Split('▁', 'merged_with_next')
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = _decoder(scheme, split=split, has_bytes=model.trainer_spec.byte_fallback)
     known = {piece.piece for piece in model.pieces}
     if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
         return _with_sentinels(tokenizer, model, _without_spaces(added, model))
@@ -74,12 +82,40 @@ def _parse(data: bytes, name: str) -> Any:
         raise InputError(f'tokenizer {name}: not a SentencePiece model') from None
     if not model.pieces:
         raise InputError(f'tokenizer {name}: not a SentencePiece model (it has no pieces)')
-    if model.trainer_spec.model_type != UNIGRAM:
+    if model.trainer_spec.model_type not in (UNIGRAM, BPE):
         kind = MODEL_TYPES.get(model.trainer_spec.model_type, 'unknown')
-        raise InputError(f'tokenizer {name}: a SentencePiece model of type {kind}; known: unigram')
+        raise InputError(f'tokenizer {name}: a SentencePiece model of type {kind}; known: unigram, bpe')
     if model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
         raise InputError(f'tokenizer {name}: a SentencePiece model that does not mark word starts with ▁')
     return model
+
+
+def _unigram(model: Any, unknown: int) -> models.Unigram:
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    return models.Unigram(pieces, unknown, model.trainer_spec.byte_fallback)
+
+
+def _bpe(model: Any, name: str) -> models.BPE:
+    """Any two neighbours that give a piece are merged, the piece of the highest score first."""
+    if any(piece.type == UNUSED for piece in model.pieces):
+        raise InputError(f'tokenizer {name}: a SentencePiece model of type bpe with unused pieces, which are not read')
+    ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
+    merges = [
+        (piece[:middle], piece[middle:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
+        for middle in range(1, len(piece))
+        if piece[:middle] in scores and piece[middle:] in scores
+    ]
+    unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
+    return models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=model.trainer_spec.byte_fallback)
+
+
+def _decoder(scheme: str, *, split: bool, has_bytes: bool) -> decoders.Decoder:
+    if not has_bytes:
+        return decoders.Metaspace(prepend_scheme=scheme, split=split)
+    steps: list[decoders.Decoder] = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence(steps + ([decoders.Strip(' ', 1, 0)] if scheme == 'always' else []))
 
 
 def _model_steps(model: Any) -> list[normalizers.Normalizer]:
@@ -96,12 +132,16 @@ def _roles_in(known: set[str]) -> dict[str, str]:
 
 
 def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
-    """The added tokens with the space before them, which would be a piece of its own where a model removes spaces."""
+    """The added tokens with the space before them, which would be a piece of its own where a model removes spaces.
+
+    Where it keeps them, its mark of a text's start would become part of a normalized token.
+    """
     is_spaced = bool(model.normalizer_spec.remove_extra_whitespaces)
     found = []
     for one in added:
         token = one.token
         flags = {flag: getattr(token, flag) for flag in FLAGS} | {'lstrip': token.lstrip or is_spaced}
+        flags['normalized'] &= is_spaced
         found.append(dataclasses.replace(one, token=AddedToken(token.content, **flags)))
     return found
 
