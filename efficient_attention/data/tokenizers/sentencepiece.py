@@ -1,7 +1,7 @@
 """SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), as Hugging Face tokenizers.
 
-Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces (but for
-the text of control symbols such as '</s>', which SentencePiece spells out).
+Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces. Control
+symbols such as '</s>' in a text are spelt out, as SentencePiece has it, by a reader of the tokenizer (reading.py).
 """
 
 import dataclasses
