@@ -46,7 +46,9 @@ from efficient_attention.data.sources.array_records import record_documents
 from efficient_attention.data.sources.json_files import json_documents
 from efficient_attention.data.sources.tables import read_table
 from efficient_attention.data.sources.wikipedia_dump import dump_documents
+from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.interop.config_in import describe, read_values
@@ -131,8 +133,16 @@ def read_tokenizer(path: Path) -> None:
     """Opens a tokenizer, looks at its pieces and reads texts with it."""
     tokenizer = load_tokenizer(path, lowercase=True)
     vocabulary_of(tokenizer, str(path))
+    reader = reader_of(tokenizer)
     for text in TEXTS:
-        tokenizer.decode(tokenizer.encode(text).ids)
+        tokenizer.decode(reader.encode(text).ids)
+
+
+UNIGRAM = b'\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02'  # a SentencePiece model of one piece
+ADDED_TOKENS = {
+    'added_tokens_decoder': {'7': {'content': '<hl>', 'lstrip': False, 'special': True}},
+    'additional_special_tokens': ['<hl>', {'content': '[E1]'}],
+}
 
 
 def read_tensors(path: Path) -> None:
@@ -171,7 +181,8 @@ READERS = {
     ),
     'vocabulary': Reader('vocab.txt', read_tokenizer, ('\n'.join(PIECES).encode(),), (*PIECES, '\n', '\r\n')),
     'tokenizer': Reader('tokenizer.json', read_tokenizer, (as_bytes(TOKENIZER),)),
-    'sentencepiece': Reader('spiece.model', read_tokenizer, (b'\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02',)),
+    'sentencepiece': Reader('spiece.model', read_tokenizer, (UNIGRAM, UNIGRAM + b'\x12\x02\x18\x02')),  # the second BPE
+    'added_tokens': Reader('tokenizer_config.json', lambda path: added_tokens(path.parent), (as_bytes(ADDED_TOKENS),)),
     'json_lines': Reader(
         'rows.jsonl', lambda path: list(json_documents([path], 'text')), (b'{"text": "A dog."}\n\n{"text": "B"}\n',)
     ),

@@ -81,7 +81,7 @@ def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
     tokens_BL = []
     for document in open_source(source).documents():
-        ids = encoder.tokenizer.encode(document).ids
+        ids = encoder.row(*encoder.encode([document])).ids
         if len(ids) >= length:
             tokens_BL.append(ids[:length])
         if len(tokens_BL) == rows:

@@ -12,6 +12,7 @@ from jax import Array
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.vocabulary import readable, vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
@@ -47,6 +48,7 @@ class MaskFiller:
             raise InputError(f'{path}: no tokenizer there')
         self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
         self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
+        self.reader = reader_of(self.tokenizer, (self.token(self.vocabulary.mask),))
         self.length = row_length(pretrained)
         config = pretrained.model
         self.model = pretrained_module(lambda rngs: PretrainingModel(config, has_pairs=False, rngs=rngs), pretrained)
@@ -83,7 +85,7 @@ class MaskFiller:
         """
         vocabulary, room = self.vocabulary, self.length - 2
         text = text.replace('[MASK]', self.token(vocabulary.mask))
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self.reader.encode(text, add_special_tokens=False).ids
         places = [place for place, id in enumerate(ids) if id == vocabulary.mask]
         if not places:
             raise InputError(f'no [MASK] in the text {text!r}')

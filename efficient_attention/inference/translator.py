@@ -17,7 +17,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import sentinels_of
+from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
@@ -105,9 +105,7 @@ class Translator:
         self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
         self.cut_sources = 0  # so far, of more tokens than a source may have
         self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
-        target = encoder.target.tokenizer
-        # A sentinel says which span the pieces behind it fill.
-        self.unwritten = special_ids(target) - set(sentinels_of(target.get_vocab(with_added_tokens=True)))
+        self.unwritten = structural_ids(encoder.target.tokenizer)  # sentinels say which span the pieces behind fill
 
     def __call__(self, texts: Sequence[str], *, alignments: bool = False) -> list[list[Translation]]:
         """The best targets of each text, best first, in the order of the texts."""
@@ -166,22 +164,21 @@ def make_translator(
 
 
 def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
-    """bool [V], the ids that a target may have: pieces that are not special, sentinels, and the symbols of its ends.
+    """bool [V], the ids that a target may have: pieces that are not structural, and the symbols of its ends.
 
     So padding, the unknown piece, a mask and pieces that only fill a vocabulary up are never written, nor ids of a
     model that its tokenizer has no piece for.
     """
     allowed = np.arange(size) < tokenizer.get_vocab_size()
     pieces = tokenizer.get_vocab(with_added_tokens=True)
-    allowed[[id for id in (*special_ids(tokenizer), *unused_ids(pieces)) if id < size]] = False
-    sentinels = sentinels_of(pieces)
-    allowed[[id for id in (symbols.begin, symbols.end, *sentinels) if 0 <= id < size]] = True
+    allowed[[id for id in (*structural_ids(tokenizer), *unused_ids(pieces)) if id < size]] = False
+    allowed[[id for id in (symbols.begin, symbols.end) if 0 <= id < size]] = True
     return allowed
 
 
-def special_ids(tokenizer: Tokenizer) -> set[int]:
-    """The ids of the special pieces of a tokenizer."""
-    return {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+def structural_ids(tokenizer: Tokenizer) -> set[int]:
+    """The ids of the tokens that stand for no text."""
+    return {tokenizer.get_vocab()[token] for token in structural_tokens(tokenizer)}
 
 
 def open_translator(

@@ -14,6 +14,7 @@ import numpy as np
 
 from efficient_attention.config.checks import check_within
 from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_vectors import TokenTable, WordVectors, words_among_tokens
 
@@ -54,7 +55,7 @@ class WordReplacer:
 
     def __init__(self, filler: MaskFiller, vectors: WordVectors | None = None, *, candidates: int = 15) -> None:
         check_within('candidates', candidates, 1)
-        self.filler, self.count = filler, candidates
+        self.filler, self.count, self.reader = filler, candidates, reader_of(filler.tokenizer)
         self.tokens, self.is_word = words_among_tokens(filler.tokenizer, filler.vocabulary)
         self.vectors = vectors or TokenTable(filler.tokenizer, filler.vocabulary, filler.model.encoder)
 
@@ -67,7 +68,7 @@ class WordReplacer:
                 word = match[0]
                 if word.lower() in FUNCTION_WORDS:
                     continue
-                ids = self.filler.tokenizer.encode(f' {word}', add_special_tokens=False).ids
+                ids = self.reader.encode(f' {word}', add_special_tokens=False).ids
                 if len(ids) == 1 and ids[0] not in self.filler.vocabulary.special:
                     row = self.masked_row(text, match)
                     asked += [(number, place, word, *row)] if row else []
@@ -88,7 +89,7 @@ class WordReplacer:
 
         Without the second text where both are too long, and None where the first is.
         """
-        vocabulary, encode = self.filler.vocabulary, self.filler.tokenizer.encode
+        vocabulary, encode = self.filler.vocabulary, self.reader.encode
         before = encode(text[: match.start()], add_special_tokens=False).ids
         after = encode(text[match.end() :], add_special_tokens=False).ids
         masked = [vocabulary.cls, *before, vocabulary.mask, *after, vocabulary.sep]

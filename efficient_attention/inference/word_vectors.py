@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary, readable, vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_encoder
@@ -109,7 +110,8 @@ class TokenTable:
     """A model's token table, in which a word of several pieces counts as their mean; neighbours are whole words."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: Encoder) -> None:
-        self.tokenizer, self.special = tokenizer, frozenset(vocabulary.special)
+        self.tokenizer, self.reader = tokenizer, reader_of(tokenizer)
+        self.special = frozenset(vocabulary.special)
         self.table_VE = np.asarray(encoder.embeddings.token.vectors(np.float32))
         tokens, is_word = words_among_tokens(tokenizer, vocabulary)
         ids = np.flatnonzero(is_word)
@@ -117,7 +119,7 @@ class TokenTable:
 
     def of_word(self, word: str) -> np.ndarray | None:
         """The mean of its pieces; None where all of them are unknown."""
-        ids = self.tokenizer.encode(f' {word}', add_special_tokens=False).ids
+        ids = self.reader.encode(f' {word}', add_special_tokens=False).ids
         known = [id for id in ids if id not in self.special]
         return self.table_VE[known].mean(axis=0) if known else None
 

@@ -4,18 +4,19 @@ import json
 import shutil
 from pathlib import Path
 
-from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
+from efficient_attention.data.tokenizers.added_tokens import ADDED, SETTINGS, SPECIAL_MAP, settings_of
+from efficient_attention.data.tokenizers.byte_level import PAIR
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.special_tokens import ROLES
+from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.errors import InputError
 
 MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a SentencePiece model
 CARRIED = (
     *MAIN,
     *PAIR,
-    'tokenizer_config.json',
-    'special_tokens_map.json',
-    'added_tokens.json',
+    SETTINGS,
+    SPECIAL_MAP,
+    ADDED,
 )
 PIECES = '*.model'
 CASED = ('big_bird', 't5')  # families whose SentencePiece models tell upper from lower case
@@ -68,7 +69,7 @@ def carry_tokenizer(
     if not (folder / source.name).is_file():  # a file of the user's own with another name
         shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
     if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
-        (folder / MAIN[0]).write_text(byte_level(source.parent).to_str(pretty=True), encoding='utf-8')
+        written = written or load_tokenizer(source, lowercase=False).to_str(pretty=True)
     if written:
         (folder / MAIN[0]).write_text(written, encoding='utf-8')
     settings = settings_of(folder)
@@ -83,17 +84,12 @@ def carry_tokenizer(
 
 def special_names(path: Path) -> dict[str, str]:
     """The special tokens of a tokenizer.json under their names in tokenizer_config.json."""
-    vocabulary = pieces_of(path)
-    found = {role: next((name for name in names if name in vocabulary), None) for role, names in ROLES.items()}
-    return {THEIR_ROLES[role]: name for role, name in found.items() if name is not None}
+    found = role_names(load_tokenizer(path, lowercase=False))
+    return {theirs: found[role] for role, theirs in THEIR_ROLES.items() if role in found}
 
 
 def padding_id(path: Path) -> int | None:
     """The id of the padding token in a tokenizer.json or vocab.json; None where it has none."""
-    vocabulary = byte_level(path.parent).get_vocab() if path.name == PAIR[0] else pieces_of(path)
-    return next((vocabulary[name] for name in ROLES['pad'] if name in vocabulary), None)
-
-
-def pieces_of(path: Path) -> dict[str, int]:
-    """The ids of all pieces of a tokenizer.json; raises InputError where it is none."""
-    return load_tokenizer(path, lowercase=False).get_vocab(with_added_tokens=True)
+    tokenizer = load_tokenizer(path, lowercase=False)
+    name = role_names(tokenizer).get('pad')
+    return None if name is None else tokenizer.token_to_id(name)

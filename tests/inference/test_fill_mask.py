@@ -55,6 +55,12 @@ def test_they_equal_a_direct_use_of_the_model(fill):
     assert [row[0].token for row in fill(TEXT)] == best
 
 
+def test_the_mask_is_the_one_structural_token_that_may_be_typed(fill):
+    [(ids, places)] = fill.rows('the [SEP] [PAD] sleeps [MASK]')
+    assert [ids[place] for place in places] == [fill.vocabulary.mask]
+    assert fill.vocabulary.sep not in ids[1:-1] and fill.vocabulary.pad not in ids
+
+
 def test_what_stands_around_a_mask_matters(fill):
     near, far = fill('the red [MASK] sleeps')[0], fill('the small king walks over the [MASK]')[0]
     assert near != far

@@ -18,6 +18,7 @@ from efficient_attention.inference.translator import (
     one_prefix,
     open_translator,
     say_unused,
+    structural_ids,
 )
 from tests.tasks.test_text_to_text import config_of
 from tests.training.tiny_run import fresh_workdir
@@ -112,3 +113,12 @@ def test_settings_of_a_search_that_are_not_used_are_said_in_one_line(caplog: pyt
 def test_a_run_of_another_task_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match='text from text needs an encoder-decoder'):
         open_translator(fresh_workdir(tmp_path))
+
+
+def test_tokens_that_an_author_added_are_written_and_structural_ones_are_not():
+    pieces = {'<pad>': 0, '</s>': 1, '<unk>': 2, 'a': 3, 'b': 4}
+    tokenizer = Tokenizer(models.WordLevel(pieces, '<unk>'))
+    tokenizer.add_special_tokens(['<pad>', '</s>', '<unk>', '<triplet>', '<extra_id_0>'])
+    allowed = may_follow(tokenizer, symbols_of(tokenizer), 8)
+    assert allowed.tolist() == [False, True, False, True, True, True, True, False]
+    assert structural_ids(tokenizer) == {0, 1, 2}

@@ -8,6 +8,7 @@ import sentencepiece
 from tokenizers import Tokenizer
 
 from efficient_attention.data.examples.text_encoder import text_encoder
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.wordpiece import word_piece
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
@@ -18,6 +19,7 @@ from efficient_attention.interop.tokenizer_files import (
     special_names,
     tokenizer_file,
 )
+from tests.data.tokenizers.test_added_tokens import beside
 from tests.data.tokenizers.test_byte_level import BYTES, roberta
 from tests.data.tokenizers.test_sentencepiece import ALBERT, train
 from tests.interop.folders import copied
@@ -84,6 +86,20 @@ def test_robertas_files_travel_with_a_tokenizer_json(tmp_path: Path):
     encoder = text_encoder(tokenizer_file(target))
     assert (encoder.cls, encoder.pad, encoder.sep, encoder.size) == (0, 1, 2, len(BYTES))
     assert padding_id(source / 'vocab.json') == padding_id(target / 'tokenizer.json') == 1
+
+
+def test_tokens_that_an_author_added_travel(tmp_path: Path):
+    source, target = tmp_path / 'from', tmp_path / 'to'
+    source.mkdir()
+    target.mkdir()
+    beside(roberta(source), added_tokens={'[PAD]': len(BYTES), '<hl>': len(BYTES) + 1})
+    carry_tokenizer(tokenizer_file(source), target, 16)
+    for path in (target / 'tokenizer.json', target / 'vocab.json'):
+        assert load_tokenizer(path, lowercase=False).encode('a<hl>').tokens == ['<s>', 'a', '<hl>', '</s>']
+        assert padding_id(path) == 1  # RoBERTa's own, whatever was added
+    assert Tokenizer.from_file(str(target / 'tokenizer.json')).encode('a<hl>').ids == [0, 4, len(BYTES) + 1, 2]
+    (target / 'added_tokens.json').unlink()
+    assert special_names(target / 'tokenizer.json')['pad_token'] == '<pad>'
 
 
 def test_all_files_travel_and_the_longest_row_is_noted(tmp_path: Path):

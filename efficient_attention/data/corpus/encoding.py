@@ -11,7 +11,7 @@ from efficient_attention.data.blank_lines import SECTION, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.ordered_pool import in_processes
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.reading import reader_of
 
 BATCH = 2**19  # characters of one task
 FAULT = (
@@ -85,17 +85,12 @@ def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:
 
 @functools.cache
 def _encoder(tokenizer_file: str) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
-    tokenizer = load_tokenizer(tokenizer_file, lowercase=True)
-    tokenizer.encode_special_tokens = True  # '[SEP]' in a text is text
-    vocabulary = vocabulary_of(tokenizer, tokenizer_file, needed=())
-    mended = np.arange(vocabulary.size, dtype=np.uint32)
-    if vocabulary.unknown >= 0:  # a unigram model may still find '<pad>' among its pieces
-        mended[list(vocabulary.special)] = vocabulary.unknown
+    reader = reader_of(load_tokenizer(tokenizer_file, lowercase=True))
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        encodings = [encoding.ids for encoding in tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
+        encodings = [encoding.ids for encoding in reader.encode_batch_fast(sentences, add_special_tokens=False)]
         lengths = np.fromiter(map(len, encodings), np.int32, len(encodings))
         ids = np.fromiter(itertools.chain.from_iterable(encodings), np.uint32, int(lengths.sum()))
-        return lengths, mended[ids]
+        return lengths, ids
 
     return encode

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer, models
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 
 TEXTS_AT_ONCE = 1024  # an encoding holds a hundred times the bytes of its ids
@@ -19,7 +21,7 @@ class TextEncoder:
     """A tokenizer, and what rows need to know of it.
 
     `tokenizer` has its template of special tokens ('[CLS] a [SEP] b [SEP]', '<s> a </s></s> b </s>', ...), neither
-    truncates nor pads, and takes '[SEP]' in a text for text.
+    truncates nor pads.
     """
 
     tokenizer: Tokenizer
@@ -30,9 +32,14 @@ class TextEncoder:
     size: int  # ids are below it
     unknown: int = -1  # the id of what has no other; -1 = every text has ids
 
+    @functools.cached_property
+    def reader(self) -> Tokenizer:
+        """What reads texts: '[SEP]' in a text is text, and tokens that a checkpoint's author added stay whole."""
+        return reader_of(self.tokenizer)
+
     def encode(self, texts: list[str]) -> list[Encoding]:
         """Each text's pieces without special tokens; `.ids`, `.offsets` (characters), `.word_ids`."""
-        return self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        return self.reader.encode_batch(texts, add_special_tokens=False)
 
     def row(self, first: Encoding, second: Encoding | None = None) -> Encoding:
         """One text or a pair with special tokens around: `.ids`, `.type_ids`, `.offsets`.
@@ -57,7 +64,6 @@ def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
     vocabulary = vocabulary_of(tokenizer, str(path))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    tokenizer.encode_special_tokens = True
     return TextEncoder(
         tokenizer,
         pad=vocabulary.pad,

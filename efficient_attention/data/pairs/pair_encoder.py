@@ -1,6 +1,7 @@
 """Pairs of texts as token ids: prefix, lengths, and the symbols at their ends."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
@@ -9,6 +10,8 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 
@@ -66,9 +69,15 @@ class SideEncoder:
     length: int
     is_reversed: bool = False
 
+    @functools.cached_property
+    def reader(self) -> Tokenizer:
+        """What reads texts: '</s>' in a text is text; the mask, sentinels and other added tokens stay whole."""
+        mask = role_names(self.tokenizer).get('mask')
+        return reader_of(self.tokenizer, () if mask is None else (mask,))
+
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The ids of texts, each with its end, of any length."""
-        encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encoded = self.reader.encode_batch(list(texts), add_special_tokens=False)
         return [self.symbols.around(one.ids) for one in encoded]
 
     def cut(self, ids: np.ndarray) -> np.ndarray:

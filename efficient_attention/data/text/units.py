@@ -16,7 +16,9 @@ from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_folder import TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.special_tokens import structural_tokens
+from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.whole_files import write_atomically
 
 CHARACTERS = 'characters.json'
@@ -195,18 +197,18 @@ class Pixels(Units):
 
 
 class TokenizerPieces(Units):
-    """A tokenizer's pieces; documents are separated by its [SEP]. Most tokenizers do not keep all of a text."""
+    """A tokenizer's pieces, with its [SEP] or end of text between documents. Most do not keep all of a text."""
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
-        vocabulary = vocabulary_of(tokenizer, name)
-        tokenizer.encode_special_tokens = True  # '[SEP]' in a text is text
+        pieces = tokenizer.get_vocab()
+        ids = text_to_text_ids(tokenizer, name)
         self.tokenizer = tokenizer
-        self.size = vocabulary.size
-        self.unknown = vocabulary.unknown
-        self.separator = np.array([vocabulary.sep], np.uint32)
-        self.unwritten = tuple(id for id in vocabulary.special if id != vocabulary.sep)
-        self._mended = np.arange(vocabulary.size, dtype=np.uint32)
-        self._mended[list(vocabulary.special)] = vocabulary.unknown  # a unigram model may find '<pad>' in a text
+        self.reader = reader_of(tokenizer)
+        self.size = len(pieces)
+        self.unknown = -1 if ids.unknown is None else ids.unknown
+        self.separator = np.array([ids.end], np.uint32)
+        structural = {pieces[token] for token in structural_tokens(tokenizer)}
+        self.unwritten = tuple(sorted(structural - {ids.end}))
 
     def cut(self, text: Text) -> Iterator[Text]:
         """Whole: the tokenizer reads its sections in parallel."""
@@ -215,13 +217,13 @@ class TokenizerPieces(Units):
     def encode(self, text: Text) -> np.ndarray:
         """The uint32 ids of the pieces; a long text is cut at blank lines and its sections are read in parallel."""
         sections = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
-        encodings = self.tokenizer.encode_batch_fast(sections, add_special_tokens=False)
-        ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
-        return self._mended[np.fromiter(ids, np.uint32)]
+        encodings = self.reader.encode_batch_fast(sections, add_special_tokens=False)
+        return np.fromiter(itertools.chain.from_iterable(encoding.ids for encoding in encodings), np.uint32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """As the tokenizer does, without special tokens."""
-        return self.tokenizer.decode(ids.tolist())
+        """As the tokenizer does, without structural tokens; tokens that an author added are text."""
+        left_out = {*self.unwritten, *self.separator.tolist()}
+        return self.tokenizer.decode([id for id in ids.tolist() if id not in left_out], skip_special_tokens=False)
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizer as a tokenizer.json."""

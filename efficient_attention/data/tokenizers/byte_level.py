@@ -1,30 +1,14 @@
-"""RoBERTa's and GPT-2's tokenizer files, vocab.json with merges.txt, and the settings that lie beside them."""
+"""RoBERTa's and GPT-2's tokenizer files, vocab.json with merges.txt."""
 
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.data.tokenizers.added_tokens import settings_of
 from efficient_attention.data.tokenizers.special_tokens import END_OF_TEXT, ROLES, with_specials
 from efficient_attention.errors import InputError
 
 PAIR = ('vocab.json', 'merges.txt')
-SETTINGS = 'tokenizer_config.json'
-
-
-def settings_of(folder: Path) -> dict[str, Any]:
-    """The keys of tokenizer_config.json; empty where there is none."""
-    path = folder / SETTINGS
-    if not path.is_file():
-        return {}
-    try:
-        values = read_json_file(path)
-    except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error})') from None
-    if not isinstance(values, dict):
-        raise InputError(f'{path}: no JSON object')
-    return values
 
 
 def byte_level(folder: Path) -> Tokenizer:

@@ -10,8 +10,10 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_manifest import file_sha256
 from efficient_attention.data.held_out_documents import HASHES, document_hash
+from efficient_attention.data.tokenizers.added_tokens import added_tokens
+from efficient_attention.data.tokenizers.byte_level import PAIR
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.special_tokens import with_sentinels
+from efficient_attention.data.tokenizers.special_tokens import ROLES, author_tokens, with_sentinels
 from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
 from efficient_attention.errors import InputError
 
@@ -35,13 +37,26 @@ def loaded_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> To
 
 def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
     """What decides the tokenizer beside the text: its kind or its file's content, and the fields that are read."""
-    is_trained = config.tokenizer.startswith('train:')
-    return {
-        'tokenizer': config.tokenizer if is_trained else file_sha256(Path(config.tokenizer)),
-        'suffix': '' if is_trained else Path(config.tokenizer).suffix,
+    is_trained, path = config.tokenizer.startswith('train:'), Path(config.tokenizer)
+    identity: dict[str, Any] = {
+        'tokenizer': config.tokenizer if is_trained else file_sha256(path),
+        'suffix': '' if is_trained else path.suffix,
         'vocab_size': config.vocab_size if is_trained else 0,
         'lowercase': config.lowercase,
     }
+    if not is_trained and (whole := whole_tokens(path)):
+        identity['whole'] = whole
+    if not is_trained and path.name == PAIR[0]:
+        identity['merges'] = file_sha256(path.parent / PAIR[1])
+    return identity
+
+
+def whole_tokens(path: Path) -> list[str]:
+    """The tokens that a tokenizer's file, or a file beside it, adds to a vocabulary and that are read whole."""
+    if path.suffix == '.json' and path.name != PAIR[0]:
+        return list(author_tokens(load_tokenizer(path, lowercase=False)))
+    roles = {name for names in ROLES.values() for name in names}
+    return [one.token.content for one in added_tokens(path.parent) if one.token.content not in roles]
 
 
 def trained_tokenizer(

@@ -10,16 +10,14 @@ from tokenizers import Tokenizer
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
+from efficient_attention.data.tokenizers.added_tokens import added_tokens, with_added
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
+from efficient_attention.data.tokenizers.patterns import FAMILIES, SAFE_PATTERNS
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
-from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
-# A stranger's regular expression may take for ever, or end the process.
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-SAFE_PATTERNS = frozenset({' {2,}', r'\s+', RUNS, GPT2})
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
@@ -27,6 +25,8 @@ MOST_GROWTH = 1000  # characters that the normalizer may make of one
 
 def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
     """The tokenizer in a `vocab.txt`, `tokenizer.json`, SentencePiece `*.model`, or `vocab.json` beside `merges.txt`.
+
+    Tokens that the files beside it add (`added_tokens`) are part of it.
 
     Args:
         path: what it is follows from its suffix; or 'fixed:bytes' and the like (fixed.py).
@@ -41,20 +41,21 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     path = Path(path)
     if is_fixed(path):
         return fixed_tokenizer(str(path))
-    if path.name == PAIR[0]:
-        return byte_level(path.parent)
     if path.exists() and not path.is_file():  # a device or a pipe may have no end
         raise InputError(f'tokenizer {path}: not a file')
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
+    added = added_tokens(path.parent)
+    if path.name == PAIR[0]:
+        return with_added(byte_level(path.parent), added)
     if path.suffix == '.txt':
-        return word_piece(read_vocabulary(decode(data, str(path)), path), lowercase=lowercase)
+        return with_added(word_piece(read_vocabulary(decode(data, str(path)), path), lowercase=lowercase), added)
     if path.suffix == '.json':
-        return _load_json(decode(data, str(path)), path)
+        return with_added(_load_json(decode(data, str(path)), path), added)
     if path.suffix == '.model':
-        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text)
+        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text, added=added)
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
 
 
@@ -80,7 +81,10 @@ def _check_patterns(part: Any, step: str, path: Path) -> None:
     if isinstance(part, dict):
         pattern = part.get('Regex')
         if pattern is not None and pattern not in SAFE_PATTERNS:
-            raise InputError(f'tokenizer {path}: its {step} has the regular expression {str(pattern)[:50]!r}')
+            raise InputError(
+                f'tokenizer {path}: its {step} has the regular expression {str(pattern)[:50]!r}, which may run for '
+                f'ever on some text; known are those of {", ".join(FAMILIES)}'
+            )
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
         _check_patterns(inner, step, path)
 

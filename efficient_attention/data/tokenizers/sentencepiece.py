@@ -1,23 +1,28 @@
-"""SentencePiece unigram models (ALBERT, T5, Pegasus) as Hugging Face tokenizers.
+"""SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), as Hugging Face tokenizers.
 
-Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces (but for
-the text of control symbols such as '</s>', which SentencePiece spells out).
+Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces. Control
+symbols such as '</s>' in a text are spelt out, as SentencePiece has it, by a reader of the tokenizer (reading.py).
 """
 
+import dataclasses
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINELS, with_sentinels, with_specials
+from efficient_attention.data.tokenizers.added_tokens import FLAGS, Added, with_added
+from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_sentinels, with_specials
 from efficient_attention.errors import InputError
 
-UNIGRAM = 1  # trainer_spec.model_type
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
+UNIGRAM, BPE = 1, 2  # trainer_spec.model_type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
-def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
+def read_sentencepiece(
+    data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False, added: Sequence[Added] = ()
+) -> Tokenizer:
     """The tokenizer in the bytes of a SentencePiece `.model` file.
 
     A model that lacks a special token (T5 has no [CLS] and no [MASK]) gets it at the end: the vocabulary grows by it.
@@ -27,26 +32,35 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_te
         name: the file, for messages.
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
         is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
+        added: tokens behind the pieces of the model, or behind T5's sentinels; other new ones stand behind them.
 
     Raises:
-        InputError: not a SentencePiece model, not a unigram one, or one without an unknown piece.
+        InputError: not a SentencePiece model, one of another type, or one without an unknown piece.
     """
     model = _parse(data, name)
     unknown = [id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
     if len(unknown) != 1 or model.pieces[unknown[0]].piece not in ROLES['unknown']:
         raise InputError(f'tokenizer {name}: a SentencePiece model has one unknown piece, {ROLES["unknown"][-1]}')
-    pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    byte_fallback = model.trainer_spec.byte_fallback
-    tokenizer = Tokenizer(models.Unigram(pieces, unknown[0], byte_fallback))
-    tokenizer.normalizer = normalizers.Sequence((albert_steps() if lowercase else []) + _model_steps(model))
-    scheme = 'always' if model.normalizer_spec.add_dummy_prefix else 'never'
-    split = model.trainer_spec.split_by_whitespace
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
+    has_prefix, removes_spaces = (
+        model.normalizer_spec.add_dummy_prefix,
+        model.normalizer_spec.remove_extra_whitespaces,
+    )
+    tokenizer = Tokenizer(_bpe(model, name) if model.trainer_spec.model_type == BPE else _unigram(model, unknown[0]))
+    steps = (albert_steps() if lowercase else []) + _model_steps(model)
+    scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
+    if removes_spaces:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    else:  # Metaspace would take a space at the start of a text for its own mark
+        steps += [normalizers.Prepend('▁')] if has_prefix else []
+        steps.append(normalizers.Replace(' ', '▁'))
+        if split:
+            tokenizer.pre_tokenizer = pre_tokenizers.Split('▁', 'merged_with_next')
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = _decoder(scheme, split=split, has_bytes=model.trainer_spec.byte_fallback)
     known = {piece.piece for piece in model.pieces}
     if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
-        return _with_sentinels(tokenizer, model)
-    return _with_roles(tokenizer, model)
+        return _with_sentinels(tokenizer, model, _without_spaces(added, model))
+    return _with_roles(tokenizer, model, _without_spaces(added, model))
 
 
 def albert_steps() -> list[normalizers.Normalizer]:
@@ -68,12 +82,40 @@ def _parse(data: bytes, name: str) -> Any:
         raise InputError(f'tokenizer {name}: not a SentencePiece model') from None
     if not model.pieces:
         raise InputError(f'tokenizer {name}: not a SentencePiece model (it has no pieces)')
-    if model.trainer_spec.model_type != UNIGRAM:
+    if model.trainer_spec.model_type not in (UNIGRAM, BPE):
         kind = MODEL_TYPES.get(model.trainer_spec.model_type, 'unknown')
-        raise InputError(f'tokenizer {name}: a SentencePiece model of type {kind}; known: unigram')
+        raise InputError(f'tokenizer {name}: a SentencePiece model of type {kind}; known: unigram, bpe')
     if model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
         raise InputError(f'tokenizer {name}: a SentencePiece model that does not mark word starts with ▁')
     return model
+
+
+def _unigram(model: Any, unknown: int) -> models.Unigram:
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    return models.Unigram(pieces, unknown, model.trainer_spec.byte_fallback)
+
+
+def _bpe(model: Any, name: str) -> models.BPE:
+    """Any two neighbours that give a piece are merged, the piece of the highest score first."""
+    if any(piece.type == UNUSED for piece in model.pieces):
+        raise InputError(f'tokenizer {name}: a SentencePiece model of type bpe with unused pieces, which are not read')
+    ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
+    merges = [
+        (piece[:middle], piece[middle:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
+        for middle in range(1, len(piece))
+        if piece[:middle] in scores and piece[middle:] in scores
+    ]
+    unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
+    return models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=model.trainer_spec.byte_fallback)
+
+
+def _decoder(scheme: str, *, split: bool, has_bytes: bool) -> decoders.Decoder:
+    if not has_bytes:
+        return decoders.Metaspace(prepend_scheme=scheme, split=split)
+    steps: list[decoders.Decoder] = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence(steps + ([decoders.Strip(' ', 1, 0)] if scheme == 'always' else []))
 
 
 def _model_steps(model: Any) -> list[normalizers.Normalizer]:
@@ -89,12 +131,33 @@ def _roles_in(known: set[str]) -> dict[str, str]:
     return {role: next(name for name in ROLES[role] if name in known) for role in ROLES if known & set(ROLES[role])}
 
 
-def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
-    """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning."""
+def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
+    """The added tokens with the space before them, which would be a piece of its own where a model removes spaces.
+
+    Where it keeps them, its mark of a text's start would become part of a normalized token.
+    """
+    is_spaced = bool(model.normalizer_spec.remove_extra_whitespaces)
+    found = []
+    for one in added:
+        token = one.token
+        flags = {flag: getattr(token, flag) for flag in FLAGS} | {'lstrip': token.lstrip or is_spaced}
+        flags['normalized'] &= is_spaced
+        found.append(dataclasses.replace(one, token=AddedToken(token.content, **flags)))
+    return found
+
+
+def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokenizer:
+    """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning.
+
+    Sentinels among the added tokens, or mT5's among the pieces, are all that there are.
+    """
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     roles = _roles_in({piece.piece for piece in model.pieces})
     with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
-    with_sentinels(tokenizer, SENTINELS)
+    first = SENTINEL.format(0)
+    if not any(first in text for text in (*(one.token.content for one in added), *tokenizer.get_vocab())):
+        with_sentinels(tokenizer, SENTINELS)
+    with_added(tokenizer, added)
     end = roles['sep']
     ids = [(end, tokenizer.token_to_id(end))]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -103,11 +166,11 @@ def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
     return tokenizer
 
 
-def _with_roles(tokenizer: Tokenizer, model: Any) -> Tokenizer:
+def _with_roles(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokenizer:
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    found = _roles_in({piece.piece for piece in model.pieces})
-    names = {role: found.get(role, ROLES[role][0]) for role in ROLES}
-    specials = [name for name in control if name not in names.values()] + list(names.values())
-    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in names.values()])
-    return with_specials(tokenizer, specials)
+    own = _roles_in({piece.piece for piece in model.pieces})
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in own.values()])
+    with_specials(tokenizer, [*(name for name in control if name not in own.values()), *own.values()])
+    found = _roles_in(set(with_added(tokenizer, added).get_vocab())) | own
+    return with_specials(tokenizer, [found.get(role, ROLES[role][0]) for role in ROLES])

@@ -10,6 +10,8 @@ ROLES = {  # the names that files in use give to each special token; the first o
     'mask': ('[MASK]', '<mask>'),
 }
 END_OF_TEXT = '<|endoftext|>'  # GPT-2's one special token
+TEXT_ENDS = (END_OF_TEXT, '<|end_of_text|>', '<eos>')  # of language models: GPT-2 and Qwen, Llama 3, Gemma
+TEXT_STARTS = ('<|begin_of_text|>', '<bos>')  # Llama 3, Gemma
 SENTINEL = '<extra_id_{}>'  # T5's, which stand for spans that were removed
 SENTINELS = 100  # of T5
 BERT_SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
@@ -21,7 +23,8 @@ def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, normalized=False, lstrip=is_spaced and name in ROLES['mask']) for name in names]
     )
-    cls, sep = (_first_known(tokenizer, role) for role in ('cls', 'sep'))
+    roles = role_names(tokenizer)
+    cls, sep = roles.get('cls'), roles.get('sep')
     if cls is not None and sep is not None:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f'{cls} $A {sep}',
@@ -40,5 +43,40 @@ def with_sentinels(tokenizer: Tokenizer, count: int) -> Tokenizer:
     return tokenizer
 
 
-def _first_known(tokenizer: Tokenizer, role: str) -> str | None:
-    return next((name for name in ROLES[role] if tokenizer.token_to_id(name) is not None), None)
+def role_names(tokenizer: Tokenizer) -> dict[str, str]:
+    """The token of each role of `ROLES` that the tokenizer has.
+
+    A checkpoint's author may have added a second name, such as '<sep>' to T5, whose texts end with '</s>'. A name that
+    the tokenizer itself puts around texts comes first, then one of the vocabulary before anything was added to it.
+    """
+    every, own, framing = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False), framing_tokens(tokenizer)
+    found = {role: [name for name in names if name in every] for role, names in ROLES.items()}
+    return {
+        role: min(names, key=lambda name: (name not in framing, name not in own))
+        for role, names in found.items()
+        if names
+    }
+
+
+def framing_tokens(tokenizer: Tokenizer) -> set[str]:
+    """The tokens that the tokenizer itself puts around a text or between two."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    return {*tokenizer.encode('').tokens, *tokenizer.encode('', '').tokens} & added
+
+
+def structural_tokens(tokenizer: Tokenizer) -> set[str]:
+    """The tokens that stand for no text: those of the roles, those that frame texts, starts and ends of a text.
+
+    A name of `ROLES` that a checkpoint's author added beside the token of that role is none of them.
+    """
+    every, own = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False)
+    named = {name for names in ROLES.values() for name in names if name in own}
+    ends = {name for name in (*TEXT_ENDS, *TEXT_STARTS) if name in every}
+    return {*role_names(tokenizer).values(), *framing_tokens(tokenizer), *named, *ends}
+
+
+def author_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """The added tokens that are not structural, with their ids: they stay whole in a text."""
+    structural = structural_tokens(tokenizer)
+    added = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
+    return {name: id for name, id in added.items() if name not in structural}

@@ -4,7 +4,7 @@ import dataclasses
 
 from tokenizers import Tokenizer, processors
 
-from efficient_attention.data.tokenizers.special_tokens import END_OF_TEXT, ROLES, SENTINEL
+from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, TEXT_ENDS, role_names
 from efficient_attention.data.tokenizers.vocabulary import check_ids
 from efficient_attention.errors import InputError
 
@@ -50,15 +50,17 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     check_ids(pieces, name)
-    found = {role: first_id(pieces, role) for role in ROLES}
-    end = role_id(pieces, 'sep', found['sep'], name)
-    pad = role_id(pieces, 'pad', found['pad'], name)
-    first = pad if found['cls'] is None else found['cls']
+    found = {role: pieces[token] for role, token in role_names(tokenizer).items()}
+    end = role_id(pieces, 'sep', found.get('sep'), name)
+    pad = role_id(pieces, 'pad', found.get('pad'), name)
+    first = found.get('cls', pad)
     if start:
         if start not in pieces:
             raise InputError(f'tokenizer {name}: no {start} in its vocabulary, which targets were to begin with')
         first = pieces[start]
-    return TextToTextIds(name, len(pieces), pad, first, end, found['unknown'], found['mask'], sentinels_of(pieces))
+    return TextToTextIds(
+        name, len(pieces), pad, first, end, found.get('unknown'), found.get('mask'), sentinels_of(pieces)
+    )
 
 
 def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
@@ -76,16 +78,14 @@ def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
     return copy
 
 
-def first_id(pieces: dict[str, int], role: str) -> int | None:
-    """The id of a special token under the first of its names that is there; None where there is none."""
-    return next((pieces[token] for token in ROLES[role] if token in pieces), None)
-
-
 def role_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> int:
     """The id that serves in a role: its special token's, or that of the end of text in a vocabulary like GPT-2's."""
-    if found is None and END_OF_TEXT not in pieces:
+    if found is not None:
+        return found
+    end = next((token for token in TEXT_ENDS if token in pieces), None)
+    if end is None:
         raise InputError(f'tokenizer {name}: no {" or ".join(ROLES[role])} in its vocabulary')
-    return pieces[END_OF_TEXT] if found is None else found
+    return pieces[end]
 
 
 def sentinels_of(pieces: dict[str, int]) -> tuple[int, ...]:

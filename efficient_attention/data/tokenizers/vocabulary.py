@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES
+from efficient_attention.data.tokenizers.special_tokens import ROLES, role_names
 from efficient_attention.errors import InputError
 
 WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-level space, newline, tab and return
@@ -41,13 +41,18 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     check_ids(pieces, name)
-    roles = {role: _role_id(pieces, role, name, is_needed=role in needed) for role in ROLES}
-    added = {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    special = tuple(sorted(added | set(roles.values()) - {-1}))
+    found = role_names(tokenizer)
+    for role in needed:
+        if role not in found:
+            known = ', '.join(ROLES[role])
+            raise InputError(f'tokenizer {name}: no {ROLES[role][0]} in its vocabulary (known names: {known})')
+    roles = {role: pieces[found[role]] if role in found else -1 for role in ROLES}
+    added = tokenizer.get_added_tokens_decoder()
+    special = tuple(sorted({id for id, token in added.items() if token.special} | set(roles.values()) - {-1}))
     is_continuation = np.zeros(len(pieces), bool)
     continues = _continuation_rule(tokenizer)
     for piece, id in pieces.items():
-        is_continuation[id] = id not in special and continues(piece)
+        is_continuation[id] = id not in special and id not in added and continues(piece)
     return Vocabulary(size=len(pieces), **roles, special=special, is_continuation=is_continuation)
 
 
@@ -64,15 +69,6 @@ def check_ids(pieces: dict[str, int], name: str) -> None:
         if found != expected:
             fault = f'no piece has id {expected}' if found > expected else f'two pieces have id {found}'
             raise InputError(f'tokenizer {name}: {fault}; ids must be 0 to {len(ids) - 1}, each once')
-
-
-def _role_id(pieces: dict[str, int], role: str, name: str, *, is_needed: bool) -> int:
-    for token in ROLES[role]:
-        if token in pieces:
-            return pieces[token]
-    if not is_needed:
-        return -1
-    raise InputError(f'tokenizer {name}: no {ROLES[role][0]} in its vocabulary (known names: {", ".join(ROLES[role])})')
 
 
 def _continuation_rule(tokenizer: Tokenizer) -> Any:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from efficient_attention.data.text import units as units_file
 from efficient_attention.data.text.units import (
@@ -16,7 +16,9 @@ from efficient_attention.data.text.units import (
     load_units,
     split_words,
 )
+from efficient_attention.data.tokenizers.patterns import FAMILIES
 from efficient_attention.data.tokenizers.training import train_tokenizer
+from efficient_attention.errors import InputError
 
 TEXT = 'Café № 5\n\na 漢 and a 😀.'
 
@@ -124,6 +126,25 @@ def test_special_tokens_in_a_text_are_text(tokenizer):
     units = TokenizerPieces(tokenizer, 'trained')
     ids = units.encode('the [SEP] dog [MASK]')
     assert tokenizer.token_to_id('[SEP]') not in ids and tokenizer.token_to_id('[MASK]') not in ids
+
+
+def test_a_language_models_tokenizer_needs_an_end_of_text_and_nothing_else():
+    llama = Tokenizer(models.BPE({byte: id for id, byte in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    llama.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(FAMILIES['GPT-4'][0]), 'isolated'),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    llama.decoder = decoders.ByteLevel()
+    llama.add_special_tokens(['<|begin_of_text|>', '<|end_of_text|>', '<|eot_id|>'])
+    units = TokenizerPieces(llama, 'llama')
+    assert (units.size, units.unknown, units.separator.tolist(), units.unwritten) == (259, -1, [257], (256,))
+    text = 'né <|eot_id|>\n<|end_of_text|> 12345'
+    ids = units.encode(text)
+    assert 258 in ids and 257 not in ids and units.decode(np.append(ids, units.separator)) == text
+    with pytest.raises(InputError, match=r'^tokenizer words: no \[SEP\] or <sep> or </s> in its vocabulary$'):
+        TokenizerPieces(Tokenizer(models.WordLevel({'a': 0}, 'a')), 'words')
 
 
 def test_a_text_in_parts_has_the_same_ids(monkeypatch, tokenizer):

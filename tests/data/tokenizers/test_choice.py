@@ -1,6 +1,7 @@
 """The tokenizer that a config means: a file's, whose content counts and not its name, or a trained one."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.tokenizers import choice as tokenizer_choice
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 from efficient_attention.errors import InputError
+from tests.data.tokenizers.test_added_tokens import bert, beside
+from tests.data.tokenizers.test_byte_level import roberta
 
 TEXTS = [f'the small dog {number} sleeps near the old tree.\n\n' for number in range(50)]
 CONFIG = DataConfig(tokenizer='train:bpe', vocab_size=300)
@@ -30,6 +33,21 @@ def test_a_file_is_loaded_and_identified_by_its_content(tmp_path):
         identities.append(tokenizer_identity(config))
     assert identities[0] == identities[1] != tokenizer_identity(CONFIG)
     assert tokenizer_identity(CONFIG) != tokenizer_identity(dataclasses.replace(CONFIG, lowercase=False))
+
+
+def test_files_beside_it_count_where_they_change_how_texts_are_read(tmp_path: Path):
+    config = dataclasses.replace(CONFIG, tokenizer=str(bert(tmp_path)))
+    before = tokenizer_identity(config)
+    beside(tmp_path, tokenizer_config={'added_tokens_decoder': {'0': {'content': '[PAD]', 'special': True}}})
+    assert tokenizer_identity(config) == before
+    beside(tmp_path, special_tokens_map={'additional_special_tokens': ['[unused0]']})
+    assert tokenizer_identity(config) == before | {'whole': ['[unused0]']}
+    (tmp_path / 'pair').mkdir()
+    pair = dataclasses.replace(CONFIG, tokenizer=str(roberta(tmp_path / 'pair') / 'vocab.json'))
+    before = tokenizer_identity(pair)
+    with (tmp_path / 'pair' / 'merges.txt').open('a', encoding='utf-8') as file:
+        file.write('\n')
+    assert tokenizer_identity(pair) != before
 
 
 def test_of_a_long_text_a_share_is_read(monkeypatch):

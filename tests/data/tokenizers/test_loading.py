@@ -69,7 +69,9 @@ def test_a_strange_regular_expression_is_refused(tmp_path):
         if is_safe:
             load_tokenizer(tmp_path / 'tokenizer.json', lowercase=True)
         else:
-            with pytest.raises(InputError, match=r'tokenizer\.json: its normalizer has the regular expression'):
+            with pytest.raises(
+                InputError, match=r'tokenizer\.json: its normalizer has .* run for ever .* Llama 3, Qwen$'
+            ):
                 load_tokenizer(tmp_path / 'tokenizer.json', lowercase=True)
 
 

@@ -49,6 +49,15 @@ ALBERT = {
     'control_symbols': ['[CLS]', '[SEP]'],
     'user_defined_symbols': ['[MASK]'],
 }
+LLAMA = {
+    'model_type': 'bpe',
+    'byte_fallback': True,
+    'vocab_size': 360,
+    'normalization_rule_name': 'identity',
+    'remove_extra_whitespaces': False,
+    'allow_whitespace_only_pieces': True,
+    'split_digits': True,
+}
 MODELS = {
     'like T5': {'pad_id': 0, 'eos_id': 1, 'unk_id': 2, 'bos_id': -1},
     'like ALBERT': ALBERT,
@@ -56,6 +65,10 @@ MODELS = {
     'no dummy prefix': ALBERT | {'add_dummy_prefix': False},
     'spaces kept': ALBERT | {'remove_extra_whitespaces': False},
     'byte fallback': ALBERT | {'byte_fallback': True, 'vocab_size': 350},
+    'pieces of several spaces': ALBERT | {'allow_whitespace_only_pieces': True, 'remove_extra_whitespaces': False},
+    'bpe': {'model_type': 'bpe', 'pad_id': 3},
+    'bpe without a prefix': {'model_type': 'bpe', 'add_dummy_prefix': False},
+    'like Llama': LLAMA,
     'case folding': ALBERT | {'normalization_rule_name': 'nmt_nfkc_cf'},
 }
 
@@ -66,19 +79,26 @@ def test_same_ids_as_the_library(name):
     library = sentencepiece.SentencePieceProcessor(model_proto=data)
     ours = read_sentencepiece(data, name, lowercase=False)
     for text in PROBES:
-        if name != 'spaces kept' or not text.startswith(' '):  # there, a leading space hides the dummy one
-            assert ours.encode(text, add_special_tokens=False).ids == library.encode(text), text
+        assert ours.encode(text, add_special_tokens=False).ids == library.encode(text), text
     assert ours.decode(library.encode(TEXTS[1])).lower() == TEXTS[1].lower()
 
 
-def test_random_texts_of_known_and_unknown_characters():
-    data = train(**ALBERT)
+@pytest.mark.parametrize('name', ['like ALBERT', 'bpe', 'like Llama', 'pieces of several spaces'])
+def test_random_texts_of_known_and_unknown_characters(name):
+    data = train(**MODELS[name])
     library = sentencepiece.SentencePieceProcessor(model_proto=data)
     ours = read_sentencepiece(data, 'test', lowercase=False)
     choose = random.Random(0)
     for _ in range(500):
         text = ''.join(choose.choices('abcdefghij thequickbrown THEQ .,!?☃é12', k=choose.randrange(60)))
         assert ours.encode(text, add_special_tokens=False).ids == library.encode(text), text
+
+
+@pytest.mark.parametrize('name', ['byte fallback', 'like Llama'])
+def test_bytes_of_unknown_characters_become_text_again(name):
+    ours = read_sentencepiece(train(**MODELS[name]), name, lowercase=False)
+    text = 'the fox: жук 北京 ☃ 🙂'
+    assert ours.decode(ours.encode(text).ids) == text
 
 
 def test_lowercase_is_albert_clean_up_before_the_model():
@@ -112,10 +132,10 @@ def test_pieces_that_continue_a_word():
         assert vocabulary.is_continuation[id] == (is_part and id not in vocabulary.special), piece
 
 
-@pytest.mark.parametrize('kind', ['bpe', 'word', 'char'])
+@pytest.mark.parametrize('kind', ['word', 'char'])
 def test_other_model_types_are_refused_by_name(tmp_path, kind):
     (tmp_path / 'other.model').write_bytes(train(model_type=kind))
-    with pytest.raises(InputError, match=rf'other\.model: a SentencePiece model of type {kind}; known: unigram'):
+    with pytest.raises(InputError, match=rf'other\.model: a SentencePiece model of type {kind}; known: unigram, bpe'):
         load_tokenizer(tmp_path / 'other.model', lowercase=True)
 
 

@@ -1,0 +1,121 @@
+"""Tokens that a checkpoint's author added to a vocabulary, as the files beside it name them.
+
+Older layouts hold a vocabulary (vocab.txt, spiece.model, vocab.json with merges.txt) and name the tokens added to it in
+`added_tokens.json`, under `added_tokens_decoder` of `tokenizer_config.json`, or in a list of further special tokens.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError
+
+SETTINGS, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json'
+DECODER = 'added_tokens_decoder'  # of SETTINGS: {id: token}
+FURTHER = ('additional_special_tokens', 'extra_special_tokens')  # of SETTINGS or SPECIAL_MAP: lists of tokens
+FLAGS = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """A token, its id (None: the next free one), and the file that names it."""
+
+    token: AddedToken
+    id: int | None
+    where: str
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The keys of tokenizer_config.json; empty where there is none."""
+    return object_in(folder / SETTINGS)
+
+
+def object_in(path: Path) -> dict[str, Any]:
+    """The keys of a JSON file; empty where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        values = read_json_file(path)
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    if not isinstance(values, dict):
+        raise InputError(f'{path}: no JSON object')
+    return values
+
+
+def added_tokens(folder: Path) -> list[Added]:
+    """The tokens that the files of a folder add, by id; then further special tokens without one, in their order.
+
+    Raises:
+        InputError: a file is not as it should be, or two give one token different ids; names the file.
+    """
+    settings, mapping = settings_of(folder), object_in(folder / SPECIAL_MAP)
+    further = [
+        _read(token, None, folder / name, is_special=True)
+        for name, values in ((SETTINGS, settings), (SPECIAL_MAP, mapping))
+        for key in FURTHER
+        for token in _listed(values.get(key), folder / name, key)
+    ]
+    special = {one.token.content for one in further} | set(map(_content, [*settings.values(), *mapping.values()]))
+    numbered = [_read(token, id, folder / SETTINGS) for id, token in _numbered(settings, folder)]
+    for token, id in object_in(folder / ADDED).items():
+        numbered.append(_read(token, id, folder / ADDED, is_special=token in special))
+    found: dict[str, Added] = {}
+    for one in sorted(numbered, key=lambda one: one.id or 0) + further:
+        first = found.setdefault(one.token.content, one)
+        if one.id is not None and first.id != one.id:
+            raise InputError(f'{one.where}: {one.token.content!r} has the id {one.id}, and {first.id} in {first.where}')
+    return list(found.values())
+
+
+def with_added(tokenizer: Tokenizer, added: list[Added]) -> Tokenizer:
+    """The tokenizer with these tokens, which are read whole; new ones must have the ids behind its pieces.
+
+    Raises:
+        InputError: a token has another id than the one that its place gives; names the file.
+    """
+    size = tokenizer.get_vocab_size()
+    for one in added:
+        known, name = tokenizer.token_to_id(one.token.content), one.token.content
+        if known is not None and one.id not in (None, known):
+            raise InputError(f'{one.where}: {name!r} has the id {one.id}, and {known} in the vocabulary')
+        if known is None and one.id not in (None, size):
+            raise InputError(f'{one.where}: {name!r} has the id {one.id}; the next free id of the vocabulary is {size}')
+        size += known is None
+    tokenizer.add_tokens([one.token for one in added])
+    return tokenizer
+
+
+def _numbered(settings: dict[str, Any], folder: Path) -> list[tuple[Any, Any]]:
+    decoder = settings.get(DECODER) or {}
+    if not isinstance(decoder, dict):
+        raise InputError(f'{folder / SETTINGS}: {DECODER} is no object of ids and tokens')
+    return [(int(id) if id.isdecimal() else id, token) for id, token in decoder.items()]
+
+
+def _listed(value: Any, path: Path, key: str) -> list[Any]:
+    tokens = list(value.values()) if isinstance(value, dict) else value or []
+    if not isinstance(tokens, list):
+        raise InputError(f'{path}: {key} is no list of tokens')
+    return tokens
+
+
+def _content(value: Any) -> str:
+    """The text of a token that is written as text or as an object; '' where the value is no token."""
+    text = value.get('content') if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ''
+
+
+def _read(token: Any, id: Any, path: Path, *, is_special: bool = False) -> Added:
+    name = _content(token)
+    if not name:
+        raise InputError(f'{path}: an added token without text')
+    if id is not None and (not isinstance(id, int) or isinstance(id, bool) or id < 0):
+        raise InputError(f'{path}: {name!r} has the id {id!r}, which is no whole number from 0')
+    flags: dict[str, bool] = {'special': is_special, 'normalized': not is_special}
+    if isinstance(token, dict):
+        flags |= {flag: bool(token[flag]) for flag in FLAGS if flag in token}
+    return Added(AddedToken(name, **flags), id, str(path))
