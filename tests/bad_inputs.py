@@ -24,6 +24,7 @@ from tests.bad_files import (
     Content,
     copied,
     fields,
+    index_of_shards,
     not_finite,
     promised,
     questions,
@@ -295,10 +296,10 @@ BAD_INPUTS = {
     ),
     'shard outside': model(
         f'{{here}}/model/{INDEX}: no index of shards (ValueError: a file name with a folder in it)',
-        written(INDEX, '{"weight_map": {"a": "../../etc/passwd"}}'),
+        index_of_shards('{"weight_map": {"a": "../../etc/passwd"}}'),
     ),
     'shard with a long name': model(
-        '{here}/model: the shard aaaaa', written(INDEX, json.dumps({'weight_map': {'a': 'a' * 5000}}))
+        '{here}/model: the shard aaaaa', index_of_shards(json.dumps({'weight_map': {'a': 'a' * 5000}}))
     ),
     'tokenizer above the model': BadInput(
         'scripts/predict.py --model={here}/model --output={here}/out --files={base}/table/dev.tsv',

@@ -14,9 +14,9 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_in import Description
 from efficient_attention.interop.families import SINUSOIDS
-from efficient_attention.interop.parameters import copies_of, plain_names
+from efficient_attention.interop.parameters import copies_of, plain_names, table_name
 from efficient_attention.interop.safetensors_files import TensorFolder
-from efficient_attention.interop.text_to_text_config import SCALE
+from efficient_attention.interop.text_to_text_config import SCALE, TIED
 from efficient_attention.modules.positions import sinusoid
 
 HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
@@ -34,6 +34,8 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
         InputError: the tensors cannot be read, or those of the output layer are missing.
     """
     if not known.family.output_fields:
+        if values.get(TIED) is False:
+            check_own_table(path, known)
         return known
     folder = TensorFolder(path)
     found = plain_names(known.family, folder.shapes)
@@ -47,6 +49,14 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
     table = copies_of(known.family)[HEAD]
     is_tied = HEAD not in found or (table in found and is_copy(folder, found[HEAD], found[table]))
     return with_fields(known, tied_output=is_tied, dense_output_bias=is_tied)
+
+
+def check_own_table(path: Path, known: Description) -> None:
+    """Raises InputError where a file of an encoder with untied outputs has a head in place of the token table."""
+    table = table_name(known.family)
+    found = plain_names(known.family, TensorFolder(path).shapes).get(table)
+    if found is not None and not found.endswith(table):
+        raise InputError(f'{path}: {table} is missing; {TIED} is False, so {found} cannot stand for it')
 
 
 def with_fields(known: Description, **fields: bool) -> Description:
