@@ -18,7 +18,7 @@ CARRIED = (
     'added_tokens.json',
 )
 PIECES = '*.model'
-CASED = ('big_bird', 't5')  # families whose SentencePiece models tell upper from lower case
+CASED = ('big_bird', 't5', 'mt5')  # families whose SentencePiece models tell upper from lower case
 RENUMBERED = ('marian', 'pegasus')  # families whose ids are not those of their SentencePiece models
 THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
 

@@ -10,9 +10,10 @@ from tokenizers import Tokenizer
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
-from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
+from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
+from efficient_attention.data.tokenizers.special_tokens import SENTINELS
 from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
@@ -22,6 +23,7 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 SAFE_PATTERNS = frozenset({' {2,}', r'\s+', RUNS, GPT2})
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
+MOST_SENTINELS = 10_000
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
 
 
@@ -54,8 +56,19 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     if path.suffix == '.json':
         return _load_json(decode(data, str(path)), path)
     if path.suffix == '.model':
-        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text)
+        options = {'lowercase': lowercase, 'is_text_to_text': is_text_to_text}
+        return read_sentencepiece(data, str(path), **options, sentinels=sentinels_beside(path))
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
+
+
+def sentinels_beside(path: Path) -> int:
+    """T5's sentinels behind the pieces of a model, by the tokenizer_config.json beside it: mT5's has none."""
+    count = settings_of(path.parent).get('extra_ids', SENTINELS)
+    if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
+        raise InputError(
+            f'{path.parent / SETTINGS}: extra_ids is {count!r}; it must be a whole number from 0 to {MOST_SENTINELS}'
+        )
+    return count
 
 
 def _load_json(text: str, path: Path) -> Tokenizer:

@@ -17,7 +17,9 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
-def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
+def read_sentencepiece(
+    data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False, sentinels: int = SENTINELS
+) -> Tokenizer:
     """The tokenizer in the bytes of a SentencePiece `.model` file.
 
     A model that lacks a special token (T5 has no [CLS] and no [MASK]) gets it at the end: the vocabulary grows by it.
@@ -27,6 +29,7 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_te
         name: the file, for messages.
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
         is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
+        sentinels: how many of them.
 
     Raises:
         InputError: not a SentencePiece model, not a unigram one, or one without an unknown piece.
@@ -45,7 +48,7 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_te
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
     known = {piece.piece for piece in model.pieces}
     if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
-        return _with_sentinels(tokenizer, model)
+        return _with_sentinels(tokenizer, model, sentinels)
     return _with_roles(tokenizer, model)
 
 
@@ -89,12 +92,12 @@ def _roles_in(known: set[str]) -> dict[str, str]:
     return {role: next(name for name in ROLES[role] if name in known) for role in ROLES if known & set(ROLES[role])}
 
 
-def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
+def _with_sentinels(tokenizer: Tokenizer, model: Any, sentinels: int) -> Tokenizer:
     """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning."""
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     roles = _roles_in({piece.piece for piece in model.pieces})
     with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
-    with_sentinels(tokenizer, SENTINELS)
+    with_sentinels(tokenizer, sentinels)
     end = roles['sep']
     ids = [(end, tokenizer.token_to_id(end))]
     tokenizer.post_processor = processors.TemplateProcessing(
