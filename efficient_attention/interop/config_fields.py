@@ -155,11 +155,14 @@ INERT: dict[str, tuple[Any, ...]] = {
     'pruned_heads': ({}, None),
     'use_bias': (True,),
     'summary_type': ('first',),
-    'problem_type': (None, 'single_label_classification', 'regression'),
+    'problem_type': (None, 'single_label_classification', 'regression', 'multi_label_classification'),
     'attention_mode': ('longformer', 'sliding_chunks'),
     'autoregressive': (False,),
     'attention_dilation': (),
 }
+MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # of these types
+SEVERAL_NUMBERS = 'multi_output_regression'  # our name of a regression of several outputs
+SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)  # problems of a row with several answers, which nothing here trains
 # The same of an encoder-decoder; those of T5 say otherwise which outputs are tied.
 TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),

@@ -19,9 +19,12 @@ from efficient_attention.interop.config_fields import (
     FIXED,
     GLOBAL_TOKENS,
     INERT,
+    MULTI_LABEL,
+    NUMBERS,
     OUR_EXAMPLES,
     OUR_KEY,
     OUR_PAIRS,
+    SEVERAL_NUMBERS,
     SHIFTED,
     SHIFTED_PAD,
     our_fields,
@@ -110,8 +113,8 @@ def describe(values: Values) -> Description:
     if family.detector and ending == 'ForPreTraining':
         problem = 'none'  # it detects replaced tokens
     labels, count = labels_of(values)
-    if kind == 'sequence' and count == 1:
-        problem = 'regression'
+    if kind == 'sequence':
+        problem = row_problem(values.get('problem_type'), count)
     has_labels = kind in ('sequence', 'token') and problem != 'regression'
     head = head_of(values, family, model, kind, count)
     return Description(
@@ -124,6 +127,15 @@ def describe(values: Values) -> Description:
         examples=our_group(values, 'examples', ExamplesConfig, OUR_EXAMPLES),
         thresholds=our_thresholds(values),
     )
+
+
+def row_problem(kind: str | None, count: int) -> str:
+    """What a head of `count` outputs for each row is for, by its `problem_type`; by default one label of several."""
+    if kind == MULTI_LABEL:
+        return MULTI_LABEL
+    if count == 1:
+        return 'regression'
+    return SEVERAL_NUMBERS if kind == NUMBERS else 'classification'
 
 
 def described_decoder(values: Values, family: Family, ending: str) -> Description:

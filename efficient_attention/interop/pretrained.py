@@ -81,7 +81,7 @@ class Pretrained:
     head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
     labels: tuple[str, ...]  # in the order of the outputs; () where they have no names
     # as `ExamplesConfig.problem`; 'fill_mask' with a masked-LM head alone, 'none' for a bare encoder, 'text_to_text'
-    # for an encoder-decoder
+    # for an encoder-decoder, or one of `SEVERAL` where a row has several answers
     problem: str
     family: str  # a `model_type` of `FAMILIES`; '' for a workdir's
     tokenizer: Path | None  # its file
