@@ -129,7 +129,9 @@ BAD_INPUTS = {
     'sentences without borders': tune(
         'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
     ),
-    'no teacher': tune('distill.temperature=2.0', 'distill.teacher is empty, and distill.temperature is 2.0'),
+    'no teacher': tune(
+        'distill.temperature=2.0', "distill.teacher is empty: name the teacher's folder there, or distill nothing"
+    ),
     'no share left': tune('prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must lie in (0, 1]'),
     'blocks that do not divide': tune(
         'prune.method=magnitude prune.attention=block prune.block=5',

@@ -82,6 +82,10 @@ def read_values(folder: Path) -> dict[str, Any]:
     try:
         values = read_json_file(path)
     except (FileNotFoundError, NotADirectoryError):
+        if not folder.is_dir():
+            raise InputError(
+                f'{folder} is no folder; names of a hub are not downloaded: download the model, and give its folder'
+            ) from None
         raise InputError(f'{folder}: no checkpoint there ({CONFIG} is missing)') from None
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None

@@ -268,7 +268,7 @@ def save_pretrained(
     if pretrained.run is not None and pretrained.run.pairs.reverse_source:
         raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
     if compresses:
-        check_compressible(pretrained.model)
+        check_compressible(pretrained.model, pretrained.head)
     params = padded(pretrained.model, products(pretrained.params()))
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(

@@ -188,6 +188,14 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str | None, message: str):
         read_values(tmp_path)
 
 
+@pytest.mark.parametrize('name', ['bert-base-uncased', 'google/mt5-small', 'file'])
+def test_the_name_of_a_hub_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.chdir(tmp_path)
+    Path('file').touch()
+    with pytest.raises(InputError, match=f'^{name} is no folder; names of a hub are not downloaded: download the mode'):
+        read_values(Path(name))
+
+
 def test_values_are_read(tmp_path: Path):
     (tmp_path / 'config.json').write_text(json.dumps({'a': 'ü'}), encoding='utf-8')
     assert read_values(tmp_path) == {'a': 'ü'}
