@@ -37,6 +37,8 @@ from efficient_attention.interop.text_to_text_config import (
     projection_of,
     text_to_text_fields,
 )
+from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
+from efficient_attention.workdir.config_file import REWRITTEN
 
 CONFIG = 'config.json'
 # End of the class's name -> kind of head, problem as in `ExamplesConfig`.
@@ -90,7 +92,8 @@ def read_values(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error})') from None
+        advice = f'; {REWRITTEN}' if (folder / CHECKPOINTS).is_dir() else ''
+        raise InputError(f'{path}: not JSON ({error}){advice}') from None
     if not isinstance(values, dict):
         raise InputError(f'{path}: no JSON object')
     return values

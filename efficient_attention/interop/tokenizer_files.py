@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.special_tokens import ROLES
@@ -61,6 +62,8 @@ def carry_tokenizer(
     """
     if source is None:
         return
+    for path in (source, source.parent / MAIN[0], source.parent / SETTINGS):
+        check_whole(path)  # here, where a line names the file that is damaged, and not its copy
     names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
     for path in names:
         if path.is_file() and path.parent != folder:
@@ -75,10 +78,27 @@ def carry_tokenizer(
     if not settings and (folder / MAIN[0]).is_file():
         inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']
         settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': inputs}
-        settings |= special_names(folder / MAIN[0])
+        settings |= special_names(main_of(source) or folder / MAIN[0])
     if settings:
         settings['model_max_length'] = longest
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def main_of(source: Path) -> Path | None:
+    """The tokenizer.json, by that name or another, that a copy is made of; None where it is made of other files."""
+    beside = source.parent / MAIN[0]
+    if beside.is_file():
+        return beside
+    return source if source.suffix == '.json' and source.name != PAIR[0] else None
+
+
+def check_whole(path: Path) -> None:
+    """Raises InputError where a JSON file of a tokenizer is cut, or otherwise none."""
+    if path.suffix == '.json' and path.is_file():
+        try:
+            read_json_file(path)
+        except ValueError as error:
+            raise InputError(f'tokenizer {path}: not JSON ({error})') from None
 
 
 def special_names(path: Path) -> dict[str, str]:

@@ -196,6 +196,13 @@ def test_the_name_of_a_hub_is_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
         read_values(Path(name))
 
 
+def test_what_writes_the_config_of_a_run_again_is_said(tmp_path: Path):
+    (tmp_path / 'checkpoints').mkdir()
+    (tmp_path / 'config.json').write_text('{"model": ')
+    with pytest.raises(InputError, match=r'not JSON \(.*\); delete the file and repeat the command of train.py, which'):
+        read_values(tmp_path)
+
+
 def test_values_are_read(tmp_path: Path):
     (tmp_path / 'config.json').write_text(json.dumps({'a': 'ü'}), encoding='utf-8')
     assert read_values(tmp_path) == {'a': 'ü'}

@@ -65,7 +65,9 @@ def test_a_teacher_with_other_pieces_than_the_student_cannot_be_combined_with_it
     fields = {'train.start_from': str(student), 'distill.teacher': str(teacher)}
     for tokenizer in (tmp_path / 'student' / 'vocab.txt', tmp_path / 'teacher' / 'vocab.txt'):
         values = tiny_values(tmp_path, **fields, **{'data.tokenizer': str(tokenizer)})
-        with pytest.raises(InputError, match='^train.start_from .* and distill.teacher .* cannot be combined: 1 of the'):
+        with pytest.raises(
+            InputError, match='^train.start_from .* and distill.teacher .* cannot be combined: 1 of the'
+        ):
             fill_config(values)
     drawn = {'train.start_random': True, 'data.tokenizer': str(tmp_path / 'teacher' / 'vocab.txt')}
     assert fill_config(tiny_values(tmp_path, **fields, **drawn)).config.train.start_random
