@@ -63,6 +63,7 @@ from efficient_attention.interop.tokenizer_files import (
     is_lowercase,
     padding_id,
     tokenizer_file,
+    vocabulary_of_pieces,
 )
 from efficient_attention.interop.uneven_layers import even, padded, unpadded
 from efficient_attention.whole_files import whole_folder
@@ -325,7 +326,7 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
     The tokenizer is that of both sides, or of either where there are two.
     """
     check_numbered(pretrained.family, tokenizer)
-    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    loaded = vocabulary_of_pieces(tokenizer, lowercase=pretrained.lowercase)
     run = pretrained.run if pretrained.target_tokenizer in (None, tokenizer) else None
     ids = text_to_text_ids(loaded, str(tokenizer), start=run.pairs.start if run else '')
     is_target = tokenizer == pretrained.target_tokenizer

@@ -4,9 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.marian import FILES as MARIAN
+from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabulary
 from efficient_attention.data.tokenizers.special_tokens import ROLES
 from efficient_attention.errors import InputError
 
@@ -14,6 +18,7 @@ MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a Senten
 CARRIED = (
     *MAIN,
     *PAIR,
+    *MARIAN[:2],
     'tokenizer_config.json',
     'special_tokens_map.json',
     'added_tokens.json',
@@ -25,8 +30,11 @@ THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', '
 
 
 def tokenizer_file(folder: Path) -> Path | None:
-    """tokenizer.json, vocab.txt, a `*.model` or vocab.json (with merges.txt); None where there is none of them."""
-    names = [folder / name for name in MAIN] + sorted(folder.glob(PIECES))
+    """tokenizer.json, vocab.txt, Marian's source.spm, a `*.model` or vocab.json (with merges.txt), else None."""
+    names = [folder / name for name in MAIN]
+    if all((folder / name).is_file() for name in MARIAN):
+        names.append(folder / MARIAN[0])
+    names += sorted(folder.glob(PIECES))
     if all((folder / name).is_file() for name in PAIR):
         names.append(folder / PAIR[0])
     return next((path for path in names if path.is_file()), None)
@@ -42,10 +50,18 @@ def is_lowercase(folder: Path, model_type: str = '') -> bool:
 def check_numbered(family: str, tokenizer: Path) -> None:
     """Raises InputError where a file's pieces have other ids than the models of a family read."""
     if family in RENUMBERED and tokenizer.suffix == PIECES[1:]:
+        released = f', or the released {", ".join(MARIAN)}' if family == 'marian' else ''
         raise InputError(
             f'tokenizer {tokenizer}: {family} numbers its pieces otherwise than the file; give a {MAIN[0]}, as '
-            'transformers writes it'
+            f'transformers writes it{released}'
         )
+
+
+def vocabulary_of_pieces(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
+    """What names the pieces of an encoder-decoder by their ids; raises InputError as `load_tokenizer`."""
+    if is_marian(tokenizer):
+        return marian_vocabulary(tokenizer.parent)
+    return load_tokenizer(tokenizer, lowercase=lowercase, is_text_to_text=True)
 
 
 def carry_tokenizer(

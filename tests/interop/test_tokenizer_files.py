@@ -35,6 +35,8 @@ def lone(path: Path) -> Path:
     ('files', 'expected'),
     [
         ((), None),
+        (('source.spm', 'target.spm', 'vocab.json'), 'source.spm'),
+        (('source.spm', 'vocab.json'), None),
         (('vocab.txt',), 'vocab.txt'),
         (('vocab.txt', 'tokenizer.json'), 'tokenizer.json'),
         (('spiece.model',), 'spiece.model'),

@@ -12,6 +12,7 @@ from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
+from efficient_attention.data.tokenizers.marian import is_marian
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
 from efficient_attention.data.tokenizers.special_tokens import SENTINELS
 from efficient_attention.data.tokenizers.training import RUNS
@@ -43,6 +44,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     path = Path(path)
     if is_fixed(path):
         return fixed_tokenizer(str(path))
+    if is_marian(path):
+        raise InputError(f'tokenizer {path}: models with two SentencePiece files translate here and are not trained')
     if path.name == PAIR[0]:
         return byte_level(path.parent)
     if path.exists() and not path.is_file():  # a device or a pipe may have no end

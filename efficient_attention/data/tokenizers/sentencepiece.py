@@ -13,7 +13,8 @@ from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINELS,
 from efficient_attention.errors import InputError
 
 UNIGRAM = 1  # trainer_spec.model_type
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
+UNMATCHED = '\U000f0000'  # begins names that stand in no text
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
@@ -114,3 +115,37 @@ def _with_roles(tokenizer: Tokenizer, model: Any) -> Tokenizer:
     specials = [name for name in control if name not in names.values()] + list(names.values())
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in names.values()])
     return with_specials(tokenizer, specials)
+
+
+def plain_pieces(data: bytes, name: str) -> Tokenizer:
+    """A tokenizer that gives the pieces of a SentencePiece unigram model as texts, and no special token.
+
+    What no piece covers is a token of its own text. Ids mean nothing: a vocabulary apart has those of the pieces.
+
+    Raises:
+        InputError: not such a model, or one that keeps repeated spaces.
+    """
+    model = _parse(data, name)
+    is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
+    if not is_unigram or not spec.remove_extra_whitespaces:
+        raise InputError(f'tokenizer {name}: read here are unigram models that make one space of several')
+    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece finds none of these in a text
+    pieces = [
+        (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))
+        for id, piece in enumerate(model.pieces)
+    ]
+    unknown = next((id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN), None)
+    tokenizer = Tokenizer(models.Unigram(pieces, unknown, model.trainer_spec.byte_fallback))
+    tokenizer.normalizer = normalizers.Sequence(_model_steps(model))
+    scheme = 'always' if spec.add_dummy_prefix else 'never'
+    split = model.trainer_spec.split_by_whitespace
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    return tokenizer
+
+
+def _score(piece: Any, model: Any) -> float:
+    """A piece's score; one that a user defined outweighs all others, as in SentencePiece's unigram_model.cc."""
+    if piece.type != USER_DEFINED:
+        return piece.score
+    highest = max(other.score for other in model.pieces if other.type == NORMAL)
+    return len(piece.piece.encode()) * highest - 0.1
