@@ -89,10 +89,9 @@ class MarianReader:
         """The ids of texts, without their ends; a piece that the vocabulary lacks is the unknown one."""
         parted = [language_apart(text) for text in texts]
         encoded = self.pieces.encode_batch([text for _, text in parted], add_special_tokens=False)
-        unknown = self.vocabulary.token_to_id(UNKNOWN)
-        known = [[self.vocabulary.token_to_id(piece) for piece in one.tokens] for one in encoded]
-        codes = [[self.vocabulary.token_to_id(code)] if code else [] for code, _ in parted]
-        return [[unknown if id is None else id for id in code + ids] for code, ids in zip(codes, known, strict=True)]
+        known = self.vocabulary.get_vocab()
+        pieces = [[*filter(None, [code]), *one.tokens] for (code, _), one in zip(parted, encoded, strict=True)]
+        return [[known.get(piece, known[UNKNOWN]) for piece in row] for row in pieces]
 
 
 def language_apart(text: str) -> tuple[str, str]:
