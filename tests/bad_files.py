@@ -37,6 +37,16 @@ def written(name: str, content: bytes | str) -> Callable[[Path], Any]:
     return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+def index_of_shards(content: str) -> Callable[[Path], Any]:
+    """Replaces a folder's safetensors by an index of shards."""
+
+    def change(folder: Path) -> None:
+        (folder / 'model.safetensors').unlink()
+        (folder / 'model.safetensors.index.json').write_text(content)
+
+    return change
+
+
 def fields(**values: Any) -> Callable[[Path], Any]:
     """Sets fields of a folder's config.json, those of a group as group__field."""
 

@@ -24,6 +24,7 @@ from tests.bad_files import (
     Content,
     copied,
     fields,
+    index_of_shards,
     not_finite,
     promised,
     questions,
@@ -128,7 +129,9 @@ BAD_INPUTS = {
     'sentences without borders': tune(
         'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
     ),
-    'no teacher': tune('distill.temperature=2.0', 'distill.teacher is empty, and distill.temperature is 2.0'),
+    'no teacher': tune(
+        'distill.temperature=2.0', "distill.teacher is empty: name the teacher's folder there, or distill nothing"
+    ),
     'no share left': tune(
         'prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must be above 0 and at most 1'
     ),
@@ -305,10 +308,10 @@ BAD_INPUTS = {
     ),
     'shard outside': model(
         f'{{here}}/model/{INDEX}: no index of shards (ValueError: a file name with a folder in it)',
-        written(INDEX, '{"weight_map": {"a": "../../etc/passwd"}}'),
+        index_of_shards('{"weight_map": {"a": "../../etc/passwd"}}'),
     ),
     'shard with a long name': model(
-        '{here}/model: the shard aaaaa', written(INDEX, json.dumps({'weight_map': {'a': 'a' * 5000}}))
+        '{here}/model: the shard aaaaa', index_of_shards(json.dumps({'weight_map': {'a': 'a' * 5000}}))
     ),
     'tokenizer above the model': BadInput(
         'scripts/predict.py --model={here}/model --output={here}/out --files={base}/table/dev.tsv',

@@ -64,13 +64,13 @@ class DistillConfig:
 
     def check_has_teacher(self) -> None:
         """Raises InputError where a field is set that nothing reads without a teacher."""
-        for field in () if self.is_on else dataclasses.fields(DistillConfig):
-            value = getattr(self, field.name)
-            if value != field.default:
-                raise InputError(
-                    f'distill.teacher is empty, and distill.{field.name} is {value!r}: name a teacher, or leave the '
-                    f'field at {field.default!r}'
-                )
+        known = [] if self.is_on else dataclasses.fields(DistillConfig)
+        unread = [f'distill.{one.name}={one.default!r}' for one in known if getattr(self, one.name) != one.default]
+        if unread:
+            raise InputError(
+                "distill.teacher is empty: name the teacher's folder there, or distill nothing, with "
+                f'{", ".join(unread)}'
+            )
 
     @property
     def is_on(self) -> bool:

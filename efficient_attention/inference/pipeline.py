@@ -19,6 +19,7 @@ from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
 from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
+from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.generation_config import task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
@@ -27,11 +28,12 @@ from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.problems.one_label import first_set
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
+from efficient_attention.tasks.problems.several_outputs import SeveralOutputs
 
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves
 PROBLEMS = {
-    'text-classification': ('classification', 'regression'),
+    'text-classification': ('classification', 'regression', *SEVERAL),
     'token-classification': ('token_classification',),
     'question-answering': ('question_answering', 'multi_hop'),
     'multiple-choice': ('multiple_choice',),
@@ -50,7 +52,8 @@ def pipeline(
     too long, a UserWarning says what was cut or left out.
 
         'question-answering'    {'question', 'context'} -> {'answer', 'score', 'start', 'end'}, in characters
-        'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression
+        'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression;
+                                {'scores'} where it has several outputs, {'labels', 'scores'} of several labels a row
         'token-classification'  text, or a tuple of its words -> [{'word', 'label', 'score', 'start', 'end'}, ...]
         'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
@@ -113,7 +116,8 @@ def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConf
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
     trained = pretrained.run.examples if pretrained.run else outside
-    fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels}
+    problem = 'classification' if pretrained.problem in SEVERAL else pretrained.problem
+    fixed: dict[str, Any] = {'problem': problem, 'labels': pretrained.labels}
     fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower is one row
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'cache': 'cache'}
     is_glue_pair = trained.format == 'glue' and len(glue_task(trained.name).texts) == 2
@@ -149,7 +153,7 @@ class TextPipeline:
         batch_size: int,
     ) -> None:
         self.encoder, self.examples, self.length = encoder, examples, length
-        self.thresholds = pretrained.thresholds()
+        self.problem, self.thresholds = pretrained.problem, pretrained.thresholds()
         self.takes_any = pretrained.run is None  # what a folder from outside was trained on, one text or two
         self.config, self.head = config, head = pretrained.model, pretrained.head
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
@@ -169,12 +173,18 @@ class TextPipeline:
 
     def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
         """The problem of these examples; raises InputError where they have more or fewer labels than the model."""
-        task = make_problem(with_labels(examples, self.head), self.encoder, self.length)
+        task = self._problem(examples)
         check_outputs(task, self.head)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])
             task.chooses_thresholds = task.chooses_thresholds and name not in self.thresholds
         return task
+
+    def _problem(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+        if self.problem not in SEVERAL:
+            return make_problem(with_labels(examples, self.head), self.encoder, self.length)
+        named = dataclasses.replace(examples, labels=examples.labels or default_labels(self.head.outputs))
+        return SeveralOutputs(named, self.encoder, self.length, is_multi_label=self.problem == MULTI_LABEL)
 
     def __call__(self, inputs: Any) -> Any:
         """The answer to an input, or a list of answers to a list; warns of what was cut or left out."""

@@ -16,7 +16,7 @@ from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.symbols import Symbols
-from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.marian import TARGET, MarianReader, is_marian
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
@@ -27,6 +27,7 @@ from efficient_attention.inference.transducer import Batching, Target, Transduce
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.generation_config import Forced, task_prefixes, unused_settings
 from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
+from efficient_attention.interop.tokenizer_files import vocabulary_of_pieces
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
@@ -212,13 +213,18 @@ def translator_of(
     if pretrained.problem != TEXT_TO_TEXT:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
     if pretrained.tokenizer is None:
-        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
+        raise InputError(
+            f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, vocab.json with source.spm and '
+            'target.spm, or *.model)'
+        )
     run, rows = pretrained.run, row_length(pretrained)
     lengths = (run.data.length, run.pairs.target_length) if run else (rows, rows)
     limit = pretrained.model.source_limit
     check_within('length', length, 0, math.inf if limit is None else limit)
     source = side_encoder(pretrained, pretrained.tokenizer, length or lengths[0])
     target = dataclasses.replace(source, length=lengths[1])
+    if source.marian is not None:
+        target = side_encoder(pretrained, pretrained.tokenizer.with_name(TARGET), lengths[1])
     source = dataclasses.replace(source, is_reversed=run.pairs.reverse_source if run else False)
     if pretrained.target_tokenizer is not None:
         target = side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
@@ -248,10 +254,12 @@ def say_unused(pretrained: Pretrained, path: Path) -> None:
 def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
     """Sources or targets of a checkpoint as ids, by the file of their tokenizer."""
     ids = trained_ids(pretrained, tokenizer)
-    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    loaded = vocabulary_of_pieces(tokenizer, lowercase=pretrained.lowercase)
     begin = symbols_of(loaded, begin=begin_of(pretrained, loaded)).begin
     symbols = Symbols(ids.pad, ids.end, ids.start, begin)
-    return SideEncoder(loaded, symbols, length)
+    return SideEncoder(
+        loaded, symbols, length, marian=MarianReader(tokenizer, loaded) if is_marian(tokenizer) else None
+    )
 
 
 def one_prefix(config: RunConfig, workdir: Path) -> str:

@@ -22,7 +22,7 @@ METHOD = 'compressed-tensors'
 CODES = {'num_bits': 8, 'type': 'int', 'symmetric': True}
 
 
-def check_compressible(model: ModelConfig) -> None:
+def check_compressible(model: ModelConfig, head: HeadConfig) -> None:
     """Raises InputError where a model has no such form."""
     if model.decoder_layers:
         raise InputError('an encoder-decoder has no 8-bit form; encoders have')
@@ -35,6 +35,11 @@ def check_compressible(model: ModelConfig) -> None:
         raise InputError(
             'kernels that are products, or layers of different width, are 8-bit in the small form alone, '
             'without --compressed'
+        )
+    if not kernels_of(model, head):
+        raise InputError(
+            f'model.float_layers {", ".join(model.float_layers)} leaves no kernel to round, and {METHOD} rounds no '
+            'other layers: name fewer layers'
         )
 
 

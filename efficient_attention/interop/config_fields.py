@@ -40,6 +40,22 @@ BART: Fields = {
     'init_std': ('init_std', 0.02),
     'activation': ('activation_function', 'gelu'),
 }
+T5: Fields = {
+    'vocab_size': ('vocab_size', 32_128),
+    'width': ('d_model', None),
+    'layers': ('num_layers', None),
+    'decoder_layers': ('num_decoder_layers', None),
+    'heads': ('num_heads', None),
+    'head_width': ('d_kv', 64),
+    'feed_forward_width': ('d_ff', None),
+    'max_length': ('n_positions', 512),
+    'relative_buckets': ('relative_attention_num_buckets', 32),
+    'relative_max_distance': ('relative_attention_max_distance', 128),
+    'norm_epsilon': ('layer_norm_epsilon', 1e-6),
+    'dropout_rate': ('dropout_rate', 0.1),
+    'init_std': ('initializer_factor', 1.0),
+    'activation': ('feed_forward_proj', 'relu'),
+}
 FIELDS: dict[str, Fields] = {
     'bert': BERT,
     'roberta': BERT,
@@ -66,27 +82,26 @@ FIELDS: dict[str, Fields] = {
         'init_std': ('initializer_range', 0.02),
         'activation': ('activation', 'gelu'),
     },
-    't5': {
-        'vocab_size': ('vocab_size', 32_128),
-        'width': ('d_model', None),
-        'layers': ('num_layers', None),
-        'decoder_layers': ('num_decoder_layers', None),
-        'heads': ('num_heads', None),
-        'head_width': ('d_kv', 64),
-        'feed_forward_width': ('d_ff', None),
-        'max_length': ('n_positions', 512),
-        'relative_buckets': ('relative_attention_num_buckets', 32),
-        'relative_max_distance': ('relative_attention_max_distance', 128),
-        'norm_epsilon': ('layer_norm_epsilon', 1e-6),
-        'dropout_rate': ('dropout_rate', 0.1),
-        'init_std': ('initializer_factor', 1.0),
-        'activation': ('feed_forward_proj', 'relu'),
-    },
+    't5': T5,
+    'mt5': T5 | {'vocab_size': ('vocab_size', 250_112), 'activation': ('feed_forward_proj', 'gated-gelu')},
     'bart': BART,
     'marian': BART,
     'pegasus': BART,
 }
 SINUSOIDAL = {'token_types': 0, 'positions': 'sinusoidal', 'embedding_norm': False, 'norm_epsilon': 1e-5}
+T5_FIXED = {
+    'token_types': 0,
+    'positions': 'none',
+    'relative': 't5',
+    'embedding_norm': False,
+    'norm': 'pre',
+    'norm_kind': 'rms',
+    'final_dropout': True,
+    'attention_bias': False,
+    'feed_forward_bias': False,
+    'scaled_logits': False,
+    'kernel_init': 'fan_in',
+}
 # What a family fixes, beside what follows from other keys.
 FIXED: dict[str, dict[str, Any]] = {
     'bert': {},
@@ -96,19 +111,8 @@ FIXED: dict[str, dict[str, Any]] = {
     'albert': {'sharing': 'all'},
     'big_bird': {},
     'distilbert': {'token_types': 0},
-    't5': {
-        'token_types': 0,
-        'positions': 'none',
-        'relative': 't5',
-        'embedding_norm': False,
-        'norm': 'pre',
-        'norm_kind': 'rms',
-        'final_dropout': True,
-        'attention_bias': False,
-        'feed_forward_bias': False,
-        'scaled_logits': False,
-        'kernel_init': 'fan_in',
-    },
+    't5': T5_FIXED,
+    'mt5': T5_FIXED,
     'bart': {'token_types': 0, 'position_offset': 2, 'norm_epsilon': 1e-5},
     'marian': SINUSOIDAL,
     'pegasus': SINUSOIDAL | {'norm': 'pre'},
@@ -151,11 +155,14 @@ INERT: dict[str, tuple[Any, ...]] = {
     'pruned_heads': ({}, None),
     'use_bias': (True,),
     'summary_type': ('first',),
-    'problem_type': (None, 'single_label_classification', 'regression'),
+    'problem_type': (None, 'single_label_classification', 'regression', 'multi_label_classification'),
     'attention_mode': ('longformer', 'sliding_chunks'),
     'autoregressive': (False,),
     'attention_dilation': (),
 }
+MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # of these types
+SEVERAL_NUMBERS = 'multi_output_regression'  # our name of a regression of several outputs
+SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)  # problems of a row with several answers, which nothing here trains
 # The same of an encoder-decoder; those of T5 say otherwise which outputs are tied.
 TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),
@@ -169,9 +176,11 @@ TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
 # What no config of theirs says and no number of the model depends on alone, kept under a key of our own.
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
+T5_UNSAID = ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init')
 # More of them, of families whose keys say less: what training alone reads.
 OUR_FIELDS_OF = {
-    't5': ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init'),
+    't5': T5_UNSAID,
+    'mt5': T5_UNSAID,
     'bart': ('kernel_init',),
     'marian': ('kernel_init',),
     'pegasus': ('kernel_init',),

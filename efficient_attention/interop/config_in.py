@@ -19,9 +19,12 @@ from efficient_attention.interop.config_fields import (
     FIXED,
     GLOBAL_TOKENS,
     INERT,
+    MULTI_LABEL,
+    NUMBERS,
     OUR_EXAMPLES,
     OUR_KEY,
     OUR_PAIRS,
+    SEVERAL_NUMBERS,
     SHIFTED,
     SHIFTED_PAD,
     our_fields,
@@ -34,6 +37,8 @@ from efficient_attention.interop.text_to_text_config import (
     projection_of,
     text_to_text_fields,
 )
+from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
+from efficient_attention.workdir.config_file import REWRITTEN
 
 CONFIG = 'config.json'
 # End of the class's name -> kind of head, problem as in `ExamplesConfig`.
@@ -79,11 +84,16 @@ def read_values(folder: Path) -> dict[str, Any]:
     try:
         values = read_json_file(path)
     except (FileNotFoundError, NotADirectoryError):
+        if not folder.is_dir():
+            raise InputError(
+                f'{folder} is no folder; names of a hub are not downloaded: download the model, and give its folder'
+            ) from None
         raise InputError(f'{folder}: no checkpoint there ({CONFIG} is missing)') from None
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error})') from None
+        advice = f'; {REWRITTEN}' if (folder / CHECKPOINTS).is_dir() else ''
+        raise InputError(f'{path}: not JSON ({error}){advice}') from None
     if not isinstance(values, dict):
         raise InputError(f'{path}: no JSON object')
     return values
@@ -110,8 +120,8 @@ def describe(values: Values) -> Description:
     if family.detector and ending == 'ForPreTraining':
         problem = 'none'  # it detects replaced tokens
     labels, count = labels_of(values)
-    if kind == 'sequence' and count == 1:
-        problem = 'regression'
+    if kind == 'sequence':
+        problem = row_problem(values.get('problem_type'), count)
     has_labels = kind in ('sequence', 'token') and problem != 'regression'
     head = head_of(values, family, model, kind, count)
     return Description(
@@ -124,6 +134,15 @@ def describe(values: Values) -> Description:
         examples=our_group(values, 'examples', ExamplesConfig, OUR_EXAMPLES),
         thresholds=our_thresholds(values),
     )
+
+
+def row_problem(kind: str | None, count: int) -> str:
+    """What a head of `count` outputs for each row is for, by its `problem_type`; by default one label of several."""
+    if kind == MULTI_LABEL:
+        return MULTI_LABEL
+    if count == 1:
+        return 'regression'
+    return SEVERAL_NUMBERS if kind == NUMBERS else 'classification'
 
 
 def described_decoder(values: Values, family: Family, ending: str) -> Description:

@@ -13,6 +13,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
     FIELDS,
+    MULTI_LABEL,
+    NUMBERS,
     OUR_KEY,
     SHIFTED,
     our_fields,
@@ -83,6 +85,8 @@ def config_values(
     values = {key: value for key, value in extra.items() if key not in (OUR_KEY, QUANTIZED, *left_out)}
     values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
     values |= head_values(chosen, model, head, labels)
+    if head.kind == 'sequence' and extra.get('problem_type') in (MULTI_LABEL, NUMBERS):
+        values['problem_type'] = extra['problem_type']
     kept_here: Values = {name: dict(group) for name, group in {'model': said.unsaid, **(kept or {})}.items() if group}
     if head.kind == 'multi_hop':
         kept_here['problem'] = 'multi_hop'

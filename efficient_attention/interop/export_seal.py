@@ -16,7 +16,7 @@ from efficient_attention.workdir.seal import damage, has_seal, write_seal
 LABEL = 'exported model'
 READ_NAMES = (CONFIG, INDEX, *CARRIED)
 READ_KINDS = ('*.safetensors', PIECES)
-ADVICE = 'export it again, or, if the change is meant, remove its seal (seal-*.sha256)'
+ADVICE = 'delete the folder and export it again, or, if the change is meant, remove its seal (seal-*.sha256)'
 
 
 def seal_export(folder: Path) -> None:

@@ -190,6 +190,18 @@ COPIES = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head
 SINUSOIDS = ('encoder.embed_positions.weight', 'decoder.embed_positions.weight')
 GENERATION = ('ForConditionalGeneration',)
 
+T5 = Family(
+    't5',
+    'T5',
+    '',
+    encoder=T5_ENCODER,
+    decoder=T5_DECODER,
+    gated=T5_GATED,
+    generators=(*GENERATION, 'WithLMHeadModel'),
+    copies=COPIES,
+    harmless=('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight',),
+    output_fields=('tied_output', 'dense_output_bias'),
+)
 FAMILIES = {
     family.model_type: family
     for family in (
@@ -297,18 +309,8 @@ FAMILIES = {
             pooler=BERT_POOLER,
             is_masked_lm_erf=True,
         ),
-        Family(
-            't5',
-            'T5',
-            '',
-            encoder=T5_ENCODER,
-            decoder=T5_DECODER,
-            gated=T5_GATED,
-            generators=(*GENERATION, 'WithLMHeadModel'),
-            copies=COPIES,
-            harmless=('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight',),
-            output_fields=('tied_output', 'dense_output_bias'),
-        ),
+        T5,
+        dataclasses.replace(T5, model_type='mt5', stem='MT5', generators=GENERATION),
         Family(
             'bart',
             'Bart',

@@ -4,6 +4,7 @@ Its config.json leaves open whether the output is the token table and whether wo
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_in import Description
 from efficient_attention.interop.families import SINUSOIDS
-from efficient_attention.interop.parameters import copies_of, plain_names
+from efficient_attention.interop.parameters import copies_of, plain_names, table_name
 from efficient_attention.interop.safetensors_files import TensorFolder
-from efficient_attention.interop.text_to_text_config import SCALE
+from efficient_attention.interop.text_to_text_config import SCALE, T5_KINDS, TIED
 from efficient_attention.modules.positions import sinusoid
 
 HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
@@ -34,6 +35,8 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
         InputError: the tensors cannot be read, or those of the output layer are missing.
     """
     if not known.family.output_fields:
+        if values.get(TIED) is False:
+            check_own_table(path, known)
         return known
     folder = TensorFolder(path)
     found = plain_names(known.family, folder.shapes)
@@ -42,11 +45,26 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
         return with_fields(known, output_bias=has_bias)
     if known.model.output_scale:
         return known  # a head that is not the table is refused with the other tensors
-    if HEAD not in found and (known.ending == 'Model' or values.get(SCALE) is None):
+    if HEAD not in found and (known.ending == 'Model' or not is_tied_by(values)):
         raise InputError(f'{path}: the head {HEAD} is missing; outputs that are not scaled have one')
     table = copies_of(known.family)[HEAD]
     is_tied = HEAD not in found or (table in found and is_copy(folder, found[HEAD], found[table]))
     return with_fields(known, tied_output=is_tied, dense_output_bias=is_tied)
+
+
+def is_tied_by(values: Mapping[str, Any]) -> bool:
+    """Whether the config.json of a T5 without a head, whose outputs are not scaled, says that they are the table."""
+    if values.get('model_type') == 'mt5':  # transformers 5 writes it, and its mT5 scales no outputs
+        return values.get(TIED) is True
+    return values.get(SCALE) is not None
+
+
+def check_own_table(path: Path, known: Description) -> None:
+    """Raises InputError where a file of an encoder with untied outputs has a head in place of the token table."""
+    table = table_name(known.family)
+    found = plain_names(known.family, TensorFolder(path).shapes).get(table)
+    if found is not None and not found.endswith(table):
+        raise InputError(f'{path}: {table} is missing; {TIED} is False, so {found} cannot stand for it')
 
 
 def with_fields(known: Description, **fields: bool) -> Description:
@@ -67,7 +85,7 @@ def with_repeated(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray])
     A T5 whose outputs are tied and not scaled gets its table as head once more: before transformers 5 such a file
     without a head meant one that is drawn at random. Pegasus' sinusoids are in its files.
     """
-    if kind == 't5' and model.tied_output and not model.output_scale:
+    if kind in T5_KINDS and model.tied_output and not model.output_scale:
         return tensors | {HEAD: tensors['shared.weight']}
     if kind == 'pegasus':
         table_LD = np.asarray(sinusoid(jnp.arange(model.max_length), model.width))

@@ -29,7 +29,6 @@ LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
 OUTPUT_BIAS = 'decoder/head/bias'  # of an encoder-decoder; a file holds it as one row, under a name that has no end
 # What released files hold beside parameters: buffers that can be computed, poolers of models that use none.
 HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
-ALONE = ('.decoder.bias', '.embed_tokens.weight')  # ends of copies that may stand without their originals
 MOST_NAMED = 12  # tensors in a message
 Flat = dict[str, np.ndarray]
 
@@ -221,8 +220,8 @@ def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
         if short in plain:
             raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
         plain[short] = name
-    for copy, original in copies_of(family).items():  # of some shared tensors a file has but one name
-        if copy.endswith(ALONE) and copy in plain and original not in plain:
+    for copy, original in copies_of(family).items():  # a file may have one name of a shared tensor, whichever it is
+        if copy in plain and original not in plain:
             plain[original] = plain.pop(copy)
     return plain
 
@@ -249,12 +248,17 @@ def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder:
 
 def copies_of(family: Family) -> dict[str, str]:
     """From the names of copies that a file may hold to those of their originals."""
-    names = {**family.encoder, **family.decoder}
-    table = (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
+    table = table_name(family)
     if family.decoder:
         return dict.fromkeys(family.copies, table)
     stem = family.masked_lm['masked_lm']
     return {f'{stem}.decoder.weight': table, f'{stem}.weight': table, f'{stem}.decoder.bias': f'{stem}.bias'}
+
+
+def table_name(family: Family) -> str:
+    """The name of the token table, without prefix."""
+    names = {**family.encoder, **family.decoder}
+    return (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
 
 
 def has_all(family: Family, names: Names, found: Mapping[str, str]) -> bool:

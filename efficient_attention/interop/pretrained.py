@@ -63,6 +63,7 @@ from efficient_attention.interop.tokenizer_files import (
     is_lowercase,
     padding_id,
     tokenizer_file,
+    vocabulary_of_pieces,
 )
 from efficient_attention.interop.uneven_layers import even, padded, unpadded
 from efficient_attention.whole_files import whole_folder
@@ -81,7 +82,7 @@ class Pretrained:
     head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
     labels: tuple[str, ...]  # in the order of the outputs; () where they have no names
     # as `ExamplesConfig.problem`; 'fill_mask' with a masked-LM head alone, 'none' for a bare encoder, 'text_to_text'
-    # for an encoder-decoder
+    # for an encoder-decoder, or one of `SEVERAL` where a row has several answers
     problem: str
     family: str  # a `model_type` of `FAMILIES`; '' for a workdir's
     tokenizer: Path | None  # its file
@@ -268,7 +269,7 @@ def save_pretrained(
     if pretrained.run is not None and pretrained.run.pairs.reverse_source:
         raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
     if compresses:
-        check_compressible(pretrained.model)
+        check_compressible(pretrained.model, pretrained.head)
     params = padded(pretrained.model, products(pretrained.params()))
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(
@@ -325,7 +326,7 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
     The tokenizer is that of both sides, or of either where there are two.
     """
     check_numbered(pretrained.family, tokenizer)
-    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    loaded = vocabulary_of_pieces(tokenizer, lowercase=pretrained.lowercase)
     run = pretrained.run if pretrained.target_tokenizer in (None, tokenizer) else None
     ids = text_to_text_ids(loaded, str(tokenizer), start=run.pairs.start if run else '')
     is_target = tokenizer == pretrained.target_tokenizer

@@ -5,6 +5,7 @@ Nothing here, or anywhere in this package, loads a pickle: it may run code when 
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.models.device_memory import check_host_fits
 
+LOG = logging.getLogger(__name__)
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
@@ -42,7 +44,7 @@ class TensorFolder:
         self.folder = folder
         self.files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        listed = shards_of(folder)
+        listed = {} if (folder / SINGLE).is_file() else shards_of(folder)  # as transformers chooses
         for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
             with opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  no mapping
@@ -127,8 +129,13 @@ def shards_of(folder: Path) -> dict[str, Path]:
 
 
 def check_tensor_files(folder: Path) -> None:
-    """Raises InputError unless the folder has safetensors; reads none of them."""
-    if not shards_of(folder):
+    """Raises InputError unless the folder has safetensors; reads none of them.
+
+    Warns of an index of shards beside a single file, which is read in its place.
+    """
+    if (folder / SINGLE).is_file() and (folder / INDEX).is_file():
+        LOG.warning('%s: %s is read, and %s beside it is not', folder, SINGLE, INDEX)
+    elif not shards_of(folder):
         single_file(folder)
 
 

@@ -1,11 +1,13 @@
 """Whether the ids of a checkpoint stand for the pieces of a run's tokenizer."""
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
 from efficient_attention.data.tokenizers.fixed import fixed_name
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
+from efficient_attention.interop.tokenizer_files import tokenizer_file
 
 
 def check_same_vocabulary(
@@ -44,3 +46,23 @@ def check_same_vocabulary(
             f'{field} {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
             f'tokenizer of this run{advice}'
         )
+
+
+def check_combinable(checkpoints: Mapping[Path, str]) -> None:
+    """Refuses encoders of one run of which no tokenizer could serve two.
+
+    Args:
+        checkpoints: their folders, and the field that names each.
+
+    Raises:
+        InputError: two of them have different pieces for the same ids, whatever the tokenizer of the run is.
+    """
+    files = {where: tokenizer_file(where) for where in checkpoints}
+    pieces = {where: load_tokenizer(file, lowercase=True).get_vocab() for where, file in files.items() if file}
+    for (first, ours), (second, theirs) in itertools.combinations(pieces.items(), 2):
+        same = len(ours.items() & theirs.items())
+        if same < min(len(ours), len(theirs)):
+            raise InputError(
+                f'{checkpoints[second]} {second} and {checkpoints[first]} {first} cannot be combined: '
+                f'{len(theirs) - same} of the {len(theirs)} ids of the former stand for other pieces in the latter'
+            )

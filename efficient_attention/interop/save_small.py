@@ -13,7 +13,7 @@ from efficient_attention.interop.pretrained import Pretrained, codes_of, write_k
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
 from efficient_attention.interop.tokenizer_files import carry_tokenizer
-from efficient_attention.models.quantized import check_float_layers
+from efficient_attention.models.quantized import check_float_layers, check_some_rounded
 from efficient_attention.whole_files import whole_folder
 
 
@@ -41,6 +41,7 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
         )
     model = dataclasses.replace(pretrained.model, quantization=mode, float_layers=float_layers)
     check_float_layers(float_layers, rounded_paths(dataclasses.replace(model, float_layers=()), pretrained.head))
+    check_some_rounded(float_layers, rounded_paths(model, pretrained.head))
     return dataclasses.replace(pretrained, model=model, codes=None)
 
 

@@ -10,6 +10,8 @@ from efficient_attention.interop.config_fields import PROJECTIONS, TEXT_TO_TEXT_
 Values = Mapping[str, Any]
 SCALE, TIED = 'scale_decoder_outputs', 'tie_word_embeddings'
 POSITIONS = 'max_position_embeddings'
+T5_KINDS = ('t5', 'mt5')
+PROJECTION = 'feed_forward_proj'
 BART_ROWS = 2  # of the position table in front of that of position 0
 THEIR_PROJECTIONS = {ours: theirs for theirs, ours in reversed(PROJECTIONS.items())}
 
@@ -17,17 +19,19 @@ THEIR_PROJECTIONS = {ours: theirs for theirs, ours in reversed(PROJECTIONS.items
 def check_followed(values: Values, kind: str) -> None:
     """Raises InputError for a setting of an encoder-decoder that we do not follow."""
     for key, inert in TEXT_TO_TEXT_INERT.items():
-        is_followed = key == TIED and kind == 't5'
+        is_followed = key == TIED and kind in T5_KINDS
         if key in values and values[key] not in inert and not is_followed:
             raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert))}')
     for key, twin in TWINS.items():
-        if kind != 't5' and values.get(key) is not None and values[key] != values.get(twin):
+        if kind not in T5_KINDS and values.get(key) is not None and values[key] != values.get(twin):
             raise InputError(f'{key} is {values[key]!r}; it must be {values.get(twin)!r}, as {twin} is')
 
 
 def completed(values: Values, kind: str) -> Values:
-    """The keys with the one that a T5 may leave out: its decoder then has as many layers as its encoder."""
-    if kind == 't5' and values.get('num_decoder_layers') is None and 'num_layers' in values:
+    """The keys with those that a T5 may leave out: a decoder of as many layers as the encoder, and mT5's gates."""
+    if kind == 'mt5':
+        values = {PROJECTION: 'gated-gelu', **values}
+    if kind in T5_KINDS and values.get('num_decoder_layers') is None and 'num_layers' in values:
         return {**values, 'num_decoder_layers': values['num_layers']}
     return values
 
@@ -42,10 +46,10 @@ def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) ->
     """
     if kind == 'bart':
         return {'max_length': fields['max_length'] + BART_ROWS}
-    if kind != 't5':
+    if kind not in T5_KINDS:
         return {}
     rates = dict.fromkeys(('attention_dropout_rate', 'feed_forward_dropout_rate'), fields['dropout_rate'])
-    scaled = is_scaled(values)
+    scaled = kind == 't5' and is_scaled(values)  # transformers scales no mT5, whatever its keys say
     return rates | {
         'feed_forward_gate': projection_of(values)[1],
         'output_scale': scaled,
@@ -56,9 +60,9 @@ def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) ->
 
 def projection_of(values: Values) -> tuple[str, bool]:
     """Our name of the activation of a T5, and whether its layers have gates."""
-    name = values.get('feed_forward_proj', 'relu')
+    name = values.get(PROJECTION, 'relu')
     if not isinstance(name, str) or name not in PROJECTIONS:
-        raise InputError(f'feed_forward_proj is {name!r}; read here: {", ".join(PROJECTIONS)}')
+        raise InputError(f'{PROJECTION} is {name!r}; read here: {", ".join(PROJECTIONS)}')
     return PROJECTIONS[name]
 
 
@@ -76,11 +80,11 @@ def is_scaled(values: Values) -> bool:
 
 def text_to_text_values(kind: str, model: ModelConfig) -> dict[str, Any]:
     """The keys of an encoder-decoder that stand for no field alone."""
-    if kind == 't5':
+    if kind in T5_KINDS:
         projection = THEIR_PROJECTIONS[model.activation, model.feed_forward_gate]
         # Before transformers 5 the second key alone decided it.
-        output = {SCALE: model.output_scale, TIED: model.output_scale}
-        return {'is_encoder_decoder': True, 'feed_forward_proj': projection} | output
+        output = ({SCALE: model.output_scale} if kind == 't5' else {}) | {TIED: model.output_scale}
+        return {'is_encoder_decoder': True, PROJECTION: projection} | output
     sizes = {'decoder_attention_heads': model.heads, 'decoder_ffn_dim': model.feed_forward_width}
     if kind == 'bart':
         sizes[POSITIONS] = model.max_length - BART_ROWS

@@ -4,29 +4,31 @@ import json
 import shutil
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.added_tokens import ADDED, SETTINGS, SPECIAL_MAP, settings_of
 from efficient_attention.data.tokenizers.byte_level import PAIR
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.marian import FILES as MARIAN
+from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabulary
 from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.errors import InputError
 
 MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a SentencePiece model
-CARRIED = (
-    *MAIN,
-    *PAIR,
-    SETTINGS,
-    SPECIAL_MAP,
-    ADDED,
-)
+CARRIED = (*MAIN, *PAIR, *MARIAN[:2], SETTINGS, SPECIAL_MAP, ADDED)
 PIECES = '*.model'
-CASED = ('big_bird', 't5')  # families whose SentencePiece models tell upper from lower case
+CASED = ('big_bird', 't5', 'mt5')  # families whose SentencePiece models tell upper from lower case
 RENUMBERED = ('marian', 'pegasus')  # families whose ids are not those of their SentencePiece models
 THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
 
 
 def tokenizer_file(folder: Path) -> Path | None:
-    """tokenizer.json, vocab.txt, a `*.model` or vocab.json (with merges.txt); None where there is none of them."""
-    names = [folder / name for name in MAIN] + sorted(folder.glob(PIECES))
+    """tokenizer.json, vocab.txt, Marian's source.spm, a `*.model` or vocab.json (with merges.txt), else None."""
+    names = [folder / name for name in MAIN]
+    if all((folder / name).is_file() for name in MARIAN):
+        names.append(folder / MARIAN[0])
+    names += sorted(folder.glob(PIECES))
     if all((folder / name).is_file() for name in PAIR):
         names.append(folder / PAIR[0])
     return next((path for path in names if path.is_file()), None)
@@ -42,10 +44,18 @@ def is_lowercase(folder: Path, model_type: str = '') -> bool:
 def check_numbered(family: str, tokenizer: Path) -> None:
     """Raises InputError where a file's pieces have other ids than the models of a family read."""
     if family in RENUMBERED and tokenizer.suffix == PIECES[1:]:
+        released = f', or the released {", ".join(MARIAN)}' if family == 'marian' else ''
         raise InputError(
             f'tokenizer {tokenizer}: {family} numbers its pieces otherwise than the file; give a {MAIN[0]}, as '
-            'transformers writes it'
+            f'transformers writes it{released}'
         )
+
+
+def vocabulary_of_pieces(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
+    """What names the pieces of an encoder-decoder by their ids; raises InputError as `load_tokenizer`."""
+    if is_marian(tokenizer):
+        return marian_vocabulary(tokenizer.parent)
+    return load_tokenizer(tokenizer, lowercase=lowercase, is_text_to_text=True)
 
 
 def carry_tokenizer(
@@ -62,6 +72,8 @@ def carry_tokenizer(
     """
     if source is None:
         return
+    for path in (source, source.parent / MAIN[0], source.parent / SETTINGS):
+        check_whole(path)  # here, where a line names the file that is damaged, and not its copy
     names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
     for path in names:
         if path.is_file() and path.parent != folder:
@@ -76,10 +88,27 @@ def carry_tokenizer(
     if not settings and (folder / MAIN[0]).is_file():
         inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']
         settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': inputs}
-        settings |= special_names(folder / MAIN[0])
+        settings |= special_names(main_of(source) or folder / MAIN[0])
     if settings:
         settings['model_max_length'] = longest
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def main_of(source: Path) -> Path | None:
+    """The tokenizer.json, by that name or another, that a copy is made of; None where it is made of other files."""
+    beside = source.parent / MAIN[0]
+    if beside.is_file():
+        return beside
+    return source if source.suffix == '.json' and source.name != PAIR[0] else None
+
+
+def check_whole(path: Path) -> None:
+    """Raises InputError where a JSON file of a tokenizer is cut, or otherwise none."""
+    if path.suffix == '.json' and path.is_file():
+        try:
+            read_json_file(path)
+        except ValueError as error:
+            raise InputError(f'tokenizer {path}: not JSON ({error})') from None
 
 
 def special_names(path: Path) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Which layers of a model round their operands to int8, and a model whose parameters are the codes themselves."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from flax import nnx
 
@@ -51,6 +52,12 @@ def check_float_layers(patterns: tuple[str, ...], paths: Iterable[str]) -> None:
     for pattern in patterns:
         if not any(re.search(pattern, layer) for layer in layers):
             raise InputError(f'model.float_layers has {pattern!r}, which is found in the path of no layer')
+
+
+def check_some_rounded(patterns: tuple[str, ...], rounded: Collection[Any]) -> None:
+    """Raises InputError where the regexes of `float_layers` leave no layer that is `rounded`."""
+    if not rounded:
+        raise InputError(f'model.float_layers {", ".join(patterns)} leaves no layer to round: name fewer layers')
 
 
 def store_codes(module: nnx.Module) -> None:

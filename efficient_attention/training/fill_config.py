@@ -30,6 +30,7 @@ from efficient_attention.interop.same_vocabulary import check_same_vocabulary
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
 from efficient_attention.training.initial_params import check_layers, open_start
 from efficient_attention.training.teacher import open_teacher_model
+from efficient_attention.training.teacher_checks import check_vocabularies
 
 Values = dict[str, Any]
 OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')  # what made the teacher small
@@ -79,6 +80,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
     known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
+    check_vocabularies(known)
     if pretrained is not None and not known.train.start_random:
         ours = load_tokenizer(known.data.tokenizer, lowercase=known.data.lowercase).get_vocab()
         check_same_vocabulary(ours, pretrained.tokenizer, Path(start))

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
-from efficient_attention.models.quantized import check_float_layers
+from efficient_attention.models.quantized import check_float_layers, check_some_rounded, quantized_layers
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, path_name
 from efficient_attention.objectives.beside import joined
 from efficient_attention.objectives.objective import Objective
@@ -158,12 +158,15 @@ def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     objective = objective_of(task, teacher)
     join = None if teacher is None else teacher.join
     evaluation = make_evaluation(config, task, mesh, Joined(objective, join) if join else None)
-    graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
+    model = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0)))
+    graph, _ = nnx.split(model)
     pruner = pruner_of(config, task)
     shapes = jax.eval_shape(lambda: make_state(task, config, objective, pruner))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
     paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes.params)]
     check_float_layers(config.model.float_layers, paths)
+    if config.model.quantization != 'none':
+        check_some_rounded(config.model.float_layers, quantized_layers(model))
     abstract_state = abstract_arrays(shapes, mesh)
     return Run(config, task, mesh, graph, abstract_state, evaluation, teacher, pruner)
 

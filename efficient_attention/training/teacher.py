@@ -46,6 +46,7 @@ from efficient_attention.training.teacher_checks import (
     check_reads_rows,
     check_student,
     check_table,
+    check_vocabularies,
 )
 
 LOG = logging.getLogger(__name__)
@@ -186,6 +187,7 @@ def checked_teachers(config: RunConfig) -> Checked:
     """
     distill = config.distill
     check_student(config)
+    check_vocabularies(config)
     opened = [(Path(folder), in_type(open_teacher_model(folder), config.model.dtype)) for folder in distill.teachers]
     for where, pretrained in opened:
         check_reads_rows(config, where, pretrained)

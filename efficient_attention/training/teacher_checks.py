@@ -9,6 +9,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.same_vocabulary import check_combinable
 
 FIELD = 'distill.teacher'
 READERS = {  # fields of the group that some terms alone read
@@ -31,6 +32,13 @@ def check_student(config: RunConfig) -> None:
     if distill.inside and config.head.sentence_layers:
         raise InputError(f'distill.{distill.inside[0]} needs one row a text; head.sentence_layers makes a row of each')
     check_heads(config, 'the student', model)
+
+
+def check_vocabularies(config: RunConfig) -> None:
+    """Raises InputError where the teacher, or one of them, has other pieces than a model that the student begins as."""
+    start = config.train.start_from
+    begins = {Path(start): 'train.start_from'} if start and not config.train.start_random else {}
+    check_combinable({Path(folder): FIELD for folder in config.distill.teachers} | begins)
 
 
 def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:

@@ -17,6 +17,8 @@ from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
+# Its checkpoints have the config too, with which the one of the command is compared.
+REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
 
 
 def fields_of_a_run(mark: str) -> tuple[str, ...]:
@@ -136,7 +138,7 @@ def read_config(workdir: Path) -> RunConfig:
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error})') from None
+        raise InputError(f'{path}: not JSON ({error}); {REWRITTEN}') from None
     if isinstance(values, dict) and 'model_type' in values and 'task' not in values:
         raise InputError(f'{workdir} is a Hugging Face folder, and no run that train.py wrote')
     try:

@@ -17,9 +17,12 @@ from efficient_attention.errors import InputError
     [
         (
             {'temperature': 2.0},
-            'distill.teacher is empty, and distill.temperature is 2.0: name a teacher, or leave the field at 1.0',
+            "distill.teacher is empty: name the teacher's folder there, or distill nothing, with distill.temperature=1",
         ),
-        ({'hidden': 1.0}, 'distill.teacher is empty, and distill.hidden is 1.0'),
+        (
+            {'labels': 0.0, 'hidden': 1.0},
+            'distill.teacher is empty: .*, with distill.labels=1.0, distill.hidden=0.0$',
+        ),
         ({'teacher': 'a', 'temperature': 0.0}, r'distill.temperature is 0.0; it must be above 0'),
         ({'teacher': 'a', 'soft': -1.0}, r'distill.soft is -1.0; it must be at least 0'),
         ({'teacher': 'a', 'soft': 0.0}, 'nothing is learned from it'),

@@ -1,18 +1,22 @@
 """Plain Python in and out: each pipeline's form, that batches and padding change nothing, that long texts are read."""
 
 import json
+import shutil
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 
 import efficient_attention as ea
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import examples_of, make_pipeline
-from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.inference.predict_files import predict_files
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.save_small import save_small
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -108,6 +112,46 @@ def test_a_pair_of_texts_is_another_input(checkpoint):
 def test_a_regression_gives_a_number(checkpoint):
     answer = ea.pipeline('text-classification', checkpoint('regression'))('the old king')
     assert isinstance(answer['score'], float)
+
+
+def of_type(source: Path, folder: Path, problem_type: str) -> Path:
+    """A copy of a checkpoint, as another hand would write it, with this `problem_type`."""
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns('seal-*'))
+    values = json.loads((folder / 'config.json').read_text()) | {'problem_type': problem_type}
+    (folder / 'config.json').write_text(json.dumps(values))
+    return folder
+
+
+def test_several_numbers_and_several_labels_are_no_softmax(checkpoint, tmp_path: Path):
+    source, text = checkpoint('classification'), INPUTS['text-classification'][0]
+    [probabilities] = ea.pipeline('text-classification', source)([text])
+    raw = ea.pipeline('text-classification', of_type(source, tmp_path / 'raw', 'regression'))(text)
+    assert set(raw) == {'scores'} and tuple(raw['scores']) == LABELS['classification']
+    logits = np.array(list(raw['scores'].values()))
+    np.testing.assert_allclose(scipy.special.softmax(logits), list(probabilities['scores'].values()), atol=1e-6)
+    labels = of_type(source, tmp_path / 'labels', 'multi_label_classification')
+    found = ea.pipeline('text-classification', labels)(text)
+    np.testing.assert_allclose(list(found['scores'].values()), scipy.special.expit(logits), atol=1e-6)
+    assert found['labels'] == [name for name, logit in raw['scores'].items() if logit >= 0]
+    save_pretrained(tmp_path / 'again', open_pretrained(labels))
+    save_small(tmp_path / 'small', open_pretrained(labels))
+    for folder in ('again', 'small'):
+        assert round_all(ea.pipeline('text-classification', tmp_path / folder)(text)) == round_all(found)
+
+
+def test_rows_with_several_labels_are_predicted_and_not_scored(checkpoint, tmp_path: Path):
+    model = of_type(checkpoint('classification'), tmp_path / 'in', 'multi_label_classification')
+    (tmp_path / 'rows.csv').write_text('id,text\n7,the dog\n')
+    [file] = predict_files(model, tmp_path / 'out', test=str(tmp_path / 'rows.csv'))['files']
+    [row] = map(json.loads, Path(file).read_text().splitlines())
+    assert row['id'] == '0' and round_all(row['scores']) == round_all(
+        ea.pipeline('text-classification', model)('the dog')['scores']
+    )
+    (tmp_path / 'rows.csv').write_text('label,text\ngood,the dog\n')
+    with pytest.raises(
+        InputError, match=r"rows.csv: line 2: field 'label' is 'good'; .* are not scored: leave the col"
+    ):
+        predict_files(model, tmp_path / 'more', test=str(tmp_path / 'rows.csv'))
 
 
 def test_every_word_of_a_long_text_has_a_label(checkpoint):

@@ -1,6 +1,7 @@
 """Texts through a model: which ids may follow, the prefix, and the options of the search."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.transducer import Target
@@ -20,8 +22,34 @@ from efficient_attention.inference.translator import (
     say_unused,
     structural_ids,
 )
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.training.fill_config import fill_config
+from tests.data.tokenizers.test_marian import ids_of_library, write_marian
+from tests.interop.folders import TEXT_TO_TEXT
 from tests.tasks.test_text_to_text import config_of
 from tests.training.tiny_run import fresh_workdir
+
+
+def test_a_released_marian_reads_with_one_model_and_writes_with_both(tmp_path: Path):
+    """Its folder has source.spm, target.spm and vocab.json, and goes out with them."""
+    folder = shutil.copytree(TEXT_TO_TEXT / 'marian_1', tmp_path / 'in')
+    write_marian(folder, size=61)
+    save_pretrained(tmp_path / 'out', open_pretrained(folder))
+    texts = ['the quick fox', '>>fra<< ß jumps']
+    for path in (folder, tmp_path / 'out'):
+        translator = open_translator(path, decoding=Decoding(beams=1, max_tokens=4))
+        for side, name in ((translator.encoder.source, 'source.spm'), (translator.encoder.target, 'target.spm')):
+            expected = [[*ids_of_library(folder, name, text), 1] for text in texts]
+            assert [ids.tolist() for ids in side.ids(texts)] == expected
+    for [one] in translator(texts):
+        assert one.pieces and one.text == ''.join(one.pieces).replace('▁', ' ').strip()
+    config = glue_config('sst2-pretrained')
+    config.train.start_from = str(folder)
+    with pytest.raises(InputError, match='source.spm: models with two SentencePiece files translate here'):
+        fill_config(config.to_dict())
+    (tmp_path / 'out' / 'target.spm').write_bytes(b'another')
+    with pytest.raises(InputError, match='out is damaged: target.spm is not what was written'):
+        open_pretrained(tmp_path / 'out')
 
 
 @pytest.fixture

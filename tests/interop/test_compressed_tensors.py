@@ -74,8 +74,9 @@ def test_an_export_in_floats_has_no_word_of_them(tmp_path: Path):
         (lambda: quantize(drawn({}), 'int8_weights'), "model.quantization is 'int8_weights'"),
         (lambda: quantize(shrink(masked(drawn({}))), 'int8'), 'layers of different width, are 8-bit in the small form'),
         (lambda: quantize(low_rank(drawn({}), ranks=('up=4',)), 'int8'), 'kernels that are products'),
+        (lambda: quantize(drawn({}), 'int8', ('stack', 'pooler')), 'float_layers stack, pooler leaves no kernel to ro'),
     ],
-    ids=['float', 'weights', 'shrunk', 'low rank'],
+    ids=['float', 'weights', 'shrunk', 'low rank', 'tables'],
 )
 def test_what_has_no_such_form_is_one_line(tmp_path: Path, made, message: str):
     with pytest.raises(InputError, match=message):

@@ -8,6 +8,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_in import default_labels, describe, read_values
+from efficient_attention.interop.config_out import config_values
 from tests.interop.folders import FIXTURES, classes_of
 
 BERT = read_values(FIXTURES / 'bert_1')
@@ -73,6 +74,28 @@ def test_labels_and_regression():
     assert default_labels(2) == ('LABEL_0', 'LABEL_1')
 
 
+@pytest.mark.parametrize(
+    ('problem_type', 'count', 'problem'),
+    [
+        ('regression', 3, 'multi_output_regression'),
+        ('regression', 1, 'regression'),
+        ('multi_label_classification', 3, 'multi_label_classification'),
+        ('multi_label_classification', 1, 'multi_label_classification'),
+        ('single_label_classification', 3, 'classification'),
+        (None, 3, 'classification'),
+    ],
+)
+def test_what_several_outputs_of_a_row_are_for(problem_type: str | None, count: int, problem: str):
+    labels = {'problem_type': problem_type, 'id2label': {str(number): f'n{number}' for number in range(count)}}
+    known = described('bert_1', 'ForSequenceClassification', **labels)
+    assert (known.problem, known.head.outputs) == (problem, count)
+    assert known.labels == (() if problem == 'regression' else tuple(labels['id2label'].values()))
+    written = config_values(
+        known.model, known.head, frozenset({'encoder', 'head'}), family='bert', labels=known.labels, extra=labels
+    )
+    assert describe(written).problem == problem
+
+
 def test_dropout_of_the_head():
     assert described('bert_1', 'ForSequenceClassification', classifier_dropout=0.3).head.dropout_rate == 0.3
     assert described('bert_1', 'ForSequenceClassification', hidden_dropout_prob=0.4).head.dropout_rate == 0.4
@@ -127,7 +150,12 @@ def test_what_we_do_not_follow_is_named(changes: dict, message: str):
 @pytest.mark.parametrize(
     ('name', 'ending', 'changes', 'message'),
     [
-        ('bert_1', 'ForSequenceClassification', {'problem_type': 'multi_label_classification'}, 'problem_type is'),
+        (
+            'bert_1',
+            'ForSequenceClassification',
+            {'problem_type': 'ranking'},
+            "problem_type is 'ranking'; read here: None or 'single",
+        ),
         ('bert_1', 'ForMaskedLM', {'tie_word_embeddings': False}, 'tie_word_embeddings is False; read here: True'),
         ('bert_1', 'ForTokenClassification', {'id2label': {'0': 'a', '2': 'b'}}, r'numbers \[0, 2\]; .* be 0 to 1'),
         ('bert_1', 'ForTokenClassification', {'id2label': ['a']}, 'it must give each number its label'),
@@ -157,6 +185,21 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str | None, message: str):
     if content is not None:
         (tmp_path / 'config.json').write_text(content)
     with pytest.raises(InputError, match=re.escape(message)):
+        read_values(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['bert-base-uncased', 'google/mt5-small', 'file'])
+def test_the_name_of_a_hub_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.chdir(tmp_path)
+    Path('file').touch()
+    with pytest.raises(InputError, match=f'^{name} is no folder; names of a hub are not downloaded: download the mode'):
+        read_values(Path(name))
+
+
+def test_what_writes_the_config_of_a_run_again_is_said(tmp_path: Path):
+    (tmp_path / 'checkpoints').mkdir()
+    (tmp_path / 'config.json').write_text('{"model": ')
+    with pytest.raises(InputError, match=r'not JSON \(.*\); delete the file and repeat the command of train.py, which'):
         read_values(tmp_path)
 
 

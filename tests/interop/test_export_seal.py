@@ -42,7 +42,9 @@ def test_every_damage_is_found_before_anything_is_read(exported: Path, tmp_path:
         shutil.copytree(exported, broken)
         kind(broken, random.Random(seed))
         if has_seal(broken):  # without it, it is a folder like those of others
-            with pytest.raises(InputError, match=f'^{broken} is damaged: .*; export it again') as caught:
+            with pytest.raises(
+                InputError, match=f'^{broken} is damaged: .*; delete the folder and export it again'
+            ) as caught:
                 open_pretrained(broken)
             assert '\n' not in str(caught.value)
 
@@ -51,7 +53,9 @@ def test_the_file_is_named(exported: Path, tmp_path: Path):
     shutil.copytree(exported, tmp_path / 'x')
     config = tmp_path / 'x' / 'config.json'
     config.write_text(config.read_text().replace('\n', ' \n', 1))
-    with pytest.raises(InputError, match='x is damaged: config.json is not what was written; export it again, or, if'):
+    with pytest.raises(
+        InputError, match='x is damaged: config.json is not what was written; delete the folder and export'
+    ):
         open_pretrained(tmp_path / 'x')
     (tmp_path / 'x' / SEAL).unlink()
     open_pretrained(tmp_path / 'x')

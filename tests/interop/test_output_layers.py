@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -14,6 +15,7 @@ from efficient_attention.interop.pretrained import open_pretrained, save_pretrai
 from tests.interop.folders import TEXT_TO_TEXT
 
 HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
+MT5 = {'model_type': 'mt5', 'architectures': ['MT5ForConditionalGeneration'], 'scale_decoder_outputs': 'left out'}
 
 
 def changed(name: str, folder: Path, edit=lambda own: own, **values: Any) -> Path:
@@ -61,6 +63,34 @@ def test_a_head_that_is_missing_is_named(tmp_path: Path):
         open_pretrained(changed('t5_2', tmp_path / 'old', without_head, **old))
     with pytest.raises(InputError, match=r'the head lm_head.weight is missing'):
         open_pretrained(changed('t5_2', tmp_path / 'bare', without_head, architectures=['T5Model']))
+    with pytest.raises(InputError, match=r'the head lm_head.weight is missing'):
+        open_pretrained(changed('t5_2', tmp_path / 'mt5', without_head, **MT5 | {'tie_word_embeddings': False}))
+
+
+@pytest.mark.parametrize(
+    ('edit', 'keys', 'is_tied'),
+    [
+        (lambda own: own, {'tie_word_embeddings': False, 'feed_forward_proj': 'left out'}, False),  # as released
+        (lambda own: own, {}, False),
+        (tied, {}, True),
+        (without_head, {}, True),  # as transformers 5 writes one with tied outputs, which it does not scale either
+    ],
+)
+def test_an_mt5_is_a_t5_whose_outputs_are_not_scaled(edit, keys: dict[str, Any], is_tied: bool, tmp_path: Path):
+    pretrained = open_pretrained(changed('t5_2', tmp_path / 'in', edit, **MT5 | keys))
+    as_t5 = open_pretrained(changed('t5_2', tmp_path / 't5', edit))
+    assert (pretrained.model, pretrained.model.tied_output) == (as_t5.model, is_tied)
+    assert pretrained.model.feed_forward_gate and not pretrained.model.output_scale
+    assert jax.tree.all(jax.tree.map(np.array_equal, pretrained.params(), as_t5.params()))
+    save_pretrained(tmp_path / 'out', pretrained)
+    written = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    assert {key: written[key] for key in ('model_type', 'architectures', 'tie_word_embeddings')} == {
+        'model_type': 'mt5',
+        'architectures': ['MT5ForConditionalGeneration'],
+        'tie_word_embeddings': False,
+    }
+    assert HEAD in load_file(tmp_path / 'out' / 'model.safetensors')
+    assert open_pretrained(tmp_path / 'out').model == pretrained.model
 
 
 @pytest.mark.parametrize(('name', 'table'), [('t5_1', 'shared.weight'), ('bart_1', 'model.shared.weight')])

@@ -1,6 +1,8 @@
 """Tensors and parameters: names of both releases, round trips to the bit, and lists of what does not fit."""
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -13,7 +15,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.families import FAMILIES
 from efficient_attention.interop.parameters import Parts, plain_names, tensors_of, written_tensors
 from efficient_attention.interop.pretrained import open_pretrained
-from tests.interop.folders import FIXTURES, copied, with_head
+from tests.interop.folders import FIXTURES, TEXT_TO_TEXT, copied, with_head
 from tests.interop.folders import tensors_of as tensors_with_head
 
 QUERY = 'encoder.layer.1.attention.self.query.weight'
@@ -60,6 +62,63 @@ def test_an_untied_copy_is_refused(tmp_path: Path):
     change(folder, lambda tensors: tensors | {'cls.predictions.decoder.weight': table + 1})
     with pytest.raises(InputError, match='decoder.weight differs from bert.embeddings.word_embeddings.weight: untied'):
         params_of(folder)
+
+
+HEADS = {  # what a file may hold in place of the token table
+    'bert_1': 'cls.predictions.decoder.weight',
+    'big_bird_1': 'cls.predictions.decoder.weight',
+    'albert_1': 'predictions.decoder.weight',
+    'distilbert_1': 'vocab_projector.weight',
+    'electra_1': 'generator_lm_head.weight',
+    'roberta_1': 'lm_head.decoder.weight',
+    'longformer_1': 'lm_head.decoder.weight',
+}
+
+
+@pytest.mark.parametrize('name', HEADS)
+def test_a_tied_table_is_read_by_whichever_name_it_has(name: str, tmp_path: Path):
+    """`safetensors.torch.save_model` keeps the first name in the order of letters."""
+    folder = with_head(name, 'ForMaskedLM', tmp_path)
+    before = params_of(folder)
+
+    def renamed(tensors: dict) -> dict:
+        [table] = [own for own in tensors if own.endswith('embeddings.word_embeddings.weight')]
+        return {HEADS[name] if own == table else own: tensors[own] for own in tensors}
+
+    after = params_of(change(folder, renamed))
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, after))
+    values = json.loads((folder / 'config.json').read_text())
+    base = values['architectures'][0].removesuffix('ForMaskedLM') + 'Model'  # whose outputs nobody reads
+    values |= {'tie_word_embeddings': False, 'architectures': [base]}
+    (folder / 'config.json').write_text(json.dumps(values))
+    with pytest.raises(
+        InputError, match=f'missing; tie_word_embeddings is False, so {HEADS[name]} cannot stand for it'
+    ):
+        open_pretrained(folder)
+
+
+@pytest.mark.parametrize('name', ['t5_1', 't5_2', 'bart_1', 'marian_1', 'pegasus_1'])
+@pytest.mark.parametrize(
+    'kept', ['encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight', 'both embed_tokens']
+)
+def test_a_shared_table_is_read_by_whichever_name_it_has(name: str, kept: str, tmp_path: Path):
+    shutil.copytree(TEXT_TO_TEXT / name, tmp_path / 'in')
+    before = open_pretrained(tmp_path / 'in')
+    prefix = '' if name.startswith('t5') else 'model.'
+    embeddings = [f'{prefix}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')]
+
+    def renamed(tensors: dict) -> dict:
+        names = embeddings if kept.startswith('both') else [kept if kept == 'lm_head.weight' else f'{prefix}{kept}']
+        table = tensors.pop(f'{prefix}shared.weight')
+        return {own: table.copy() for own in names} | tensors
+
+    change(tmp_path / 'in', renamed)
+    after = open_pretrained(tmp_path / 'in')
+    if (name, kept) == ('t5_2', 'lm_head.weight'):  # its own head is there; the table is not
+        assert after.model.tied_output
+        return
+    assert after.model == before.model
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.safetensors_files import TensorFolder, write_tensors
+from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
 
 NUMBERS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -34,6 +34,16 @@ def test_shards_are_one_folder(tmp_path: Path):
     folder = TensorFolder(tmp_path)
     assert folder.shapes == {'a': (2, 3), 'b': (2, 3)}
     np.testing.assert_array_equal(folder.read('b'), NUMBERS)
+
+
+def test_a_single_file_counts_more_than_shards_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save_file({'a': NUMBERS}, tmp_path / 'model.safetensors')
+    save_file({'a': NUMBERS + 1}, tmp_path / 'a.safetensors')
+    index(tmp_path, a='a.safetensors')
+    check_tensor_files(tmp_path)
+    expected = f'{tmp_path}: model.safetensors is read, and model.safetensors.index.json beside it is not'
+    assert [record.getMessage() for record in caplog.records] == [expected]
+    np.testing.assert_array_equal(TensorFolder(tmp_path).read('a'), NUMBERS)
 
 
 def test_what_is_written_is_read_and_says_what_made_it(tmp_path: Path):

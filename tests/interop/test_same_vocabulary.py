@@ -6,7 +6,7 @@ import pytest
 
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.interop.same_vocabulary import check_same_vocabulary
+from efficient_attention.interop.same_vocabulary import check_combinable, check_same_vocabulary
 
 FOLDER = Path('somewhere')
 
@@ -29,3 +29,17 @@ def test_rows_of_a_fixed_vocabulary_need_a_model_of_such_rows(tmp_path: Path):
     ours = fixed_tokenizer('fixed:listops').get_vocab()
     with pytest.raises(InputError, match=r'256 of its 261 .* of this run, whose rows are of fixed:listops; start from'):
         check_same_vocabulary(ours, file, FOLDER)
+
+
+def test_models_whose_ids_stand_for_different_pieces_are_not_combined(tmp_path: Path):
+    pieces = {'a': 'ab', 'longer': 'abc', 'other': 'ba', 'none': ''}
+    for name, own in pieces.items():
+        (tmp_path / name).mkdir()
+        if own:
+            lines = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *own]
+            (tmp_path / name / 'vocab.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    folders = {tmp_path / name: f'field.{name}' for name in pieces}
+    check_combinable({where: field for where, field in folders.items() if where.name != 'other'})
+    message = f'^field.other {tmp_path}/other and field.a {tmp_path}/a cannot be combined: 2 of the 7 ids of the former'
+    with pytest.raises(InputError, match=message):
+        check_combinable(folders)

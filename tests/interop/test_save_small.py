@@ -128,6 +128,8 @@ def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
     for pattern in ('no_such', 'kernel$', 'bias', 'norm'):  # of layers, not of their parameters
         with pytest.raises(InputError, match=f"float_layers has '{re.escape(pattern)}'"):
             quantize(opened, 'int8', (pattern,))
+    with pytest.raises(InputError, match=r'model.float_layers \. leaves no layer to round: name fewer layers$'):
+        quantize(opened, 'int8', ('.',))
     with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'"):
         quantize(rounded, 'int8_weights')
 

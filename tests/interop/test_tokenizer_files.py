@@ -37,6 +37,8 @@ def lone(path: Path) -> Path:
     ('files', 'expected'),
     [
         ((), None),
+        (('source.spm', 'target.spm', 'vocab.json'), 'source.spm'),
+        (('source.spm', 'vocab.json'), None),
         (('vocab.txt',), 'vocab.txt'),
         (('vocab.txt', 'tokenizer.json'), 'tokenizer.json'),
         (('spiece.model',), 'spiece.model'),
@@ -140,3 +142,16 @@ def test_transformers_is_told_which_inputs_a_lone_tokenizer_gives(tmp_path: Path
     settings = json.loads((tmp_path / 'to' / 'tokenizer_config.json').read_text())
     assert ('token_type_ids' in settings['model_input_names']) is has_types
     assert {'input_ids', 'attention_mask'} <= set(settings['model_input_names'])
+
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'mine.json', 'tokenizer_config.json'])
+def test_a_damaged_file_is_named_where_it_lies(name: str, tmp_path: Path):
+    (tmp_path / 'to').mkdir()
+    source = lone(tmp_path / ('mine.json' if name == 'mine.json' else 'tokenizer.json'))
+    (tmp_path / name).write_text('{"version": "1.')
+    with pytest.raises(InputError, match=f'^tokenizer {tmp_path / name}: not JSON '):
+        carry_tokenizer(source, tmp_path / 'to', 16)
+    (tmp_path / name).write_text('{"version": "1.0", "model": 3}' if source.name == name else '{}')
+    if source.name == name:
+        with pytest.raises(InputError, match=f'^tokenizer {tmp_path / name}: not a tokenizer.json '):
+            carry_tokenizer(source, tmp_path / 'to', 16)

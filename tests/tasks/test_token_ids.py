@@ -18,7 +18,9 @@ def test_an_id_beyond_the_vocabulary_is_named_with_its_row(name: str, id: int):
     batch = {other: np.arange(8, dtype=np.int32).reshape(4, 2) for other in ID_ARRAYS}
     check_ids(batch, of_size(8))
     batch[name][2, 1] = id
-    with pytest.raises(InputError, match=rf"^row 2 of a batch has the token id {id} in '{name}'; ids must be from 0 to 7 "):
+    with pytest.raises(
+        InputError, match=rf"^row 2 of a batch has the token id {id} in '{name}'; ids must be from 0 to 7 "
+    ):
         check_ids(batch, of_size(8))
 
 

@@ -14,7 +14,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from tests.inference.tiny_checkpoint import write_checkpoint
-from tests.training.tiny_fine_tuning import tiny_config, tiny_values
+from tests.training.tiny_fine_tuning import WORDS, tiny_config, tiny_values
 from tests.training.tiny_teacher import write_teacher
 
 
@@ -56,6 +56,21 @@ def test_a_start_of_other_rows_is_refused_before_rows_are_generated(tmp_path: Pa
     with pytest.raises(InputError, match=r'ids stand for other pieces .*, whose rows are of fixed:listops; start from'):
         fill_config(values)
     assert not (tmp_path / 'cache').exists()
+
+
+def test_a_teacher_with_other_pieces_than_the_student_cannot_be_combined_with_it(tmp_path: Path):
+    """Neither tokenizer serves both, so that no line asks for the other one's."""
+    student = write_teacher(tmp_path / 'student')
+    teacher = write_teacher(tmp_path / 'teacher', words=['x', *WORDS[1:]])
+    fields = {'train.start_from': str(student), 'distill.teacher': str(teacher)}
+    for tokenizer in (tmp_path / 'student' / 'vocab.txt', tmp_path / 'teacher' / 'vocab.txt'):
+        values = tiny_values(tmp_path, **fields, **{'data.tokenizer': str(tokenizer)})
+        with pytest.raises(
+            InputError, match='^train.start_from .* and distill.teacher .* cannot be combined: 1 of the'
+        ):
+            fill_config(values)
+    drawn = {'train.start_random': True, 'data.tokenizer': str(tmp_path / 'teacher' / 'vocab.txt')}
+    assert fill_config(tiny_values(tmp_path, **fields, **drawn)).config.train.start_random
 
 
 def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):

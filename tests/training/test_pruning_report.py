@@ -105,7 +105,7 @@ def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_st
     dense = write_teacher(tmp_path / 'dense', layers=2)
     with pytest.raises(InputError, match='prune.mask_from .*dense/model has no zeros in what prune.attention'):
         train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(dense)}), tmp_path / 'no')
-    with pytest.raises(InputError, match='prune.mask_from: .*nowhere: no checkpoint there'):
+    with pytest.raises(InputError, match='prune.mask_from: .*nowhere is no folder'):
         train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(tmp_path / 'nowhere')}), tmp_path / 'no')
     assert not (tmp_path / 'no').exists()
     with pytest.raises(InputError, match='prune.mask_from .*key/kernel has the shape .2, 16, 16., not .3, 16, 16.'):

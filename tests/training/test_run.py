@@ -103,3 +103,9 @@ def test_a_batch_with_an_id_beyond_the_vocabulary_goes_to_no_device(on_mesh):
     for on_devices in (run.on_devices, run.evaluation.on_devices):
         with pytest.raises(InputError, match="^row 2 of a batch has the token id 70 in 'masked_tokens'"):
             on_devices(batch)
+
+
+def test_rounding_that_rounds_nothing_is_refused(folder):
+    nothing = {'model.quantization': 'int8', 'model.float_layers': ('.',)}
+    with pytest.raises(InputError, match=r'^model.float_layers \. leaves no layer to round'):
+        build_run(tiny_config(folder, **nothing))

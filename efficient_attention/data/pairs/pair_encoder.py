@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.tokenizers.marian import MarianReader
 from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
@@ -62,12 +63,14 @@ class SideEncoder:
         symbols: its symbols.
         length: most tokens of a text, its end included.
         is_reversed: whether the model reads its tokens from the last to the first; the symbols at its ends stay there.
+        marian: what reads the texts of a released Marian, whose tokenizer only names pieces.
     """
 
     tokenizer: Tokenizer
     symbols: Symbols
     length: int
     is_reversed: bool = False
+    marian: MarianReader | None = None
 
     @functools.cached_property
     def reader(self) -> Tokenizer:
@@ -77,6 +80,8 @@ class SideEncoder:
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The ids of texts, each with its end, of any length."""
+        if self.marian is not None:
+            return [self.symbols.around(ids) for ids in self.marian.ids(texts)]
         encoded = self.reader.encode_batch(list(texts), add_special_tokens=False)
         return [self.symbols.around(one.ids) for one in encoded]
 

@@ -10,16 +10,19 @@ from tokenizers import Tokenizer
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
-from efficient_attention.data.tokenizers.added_tokens import added_tokens, with_added
+from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of, with_added
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
+from efficient_attention.data.tokenizers.marian import is_marian
 from efficient_attention.data.tokenizers.patterns import FAMILIES, SAFE_PATTERNS
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
+from efficient_attention.data.tokenizers.special_tokens import SENTINELS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
+MOST_SENTINELS = 10_000
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
 
 
@@ -41,6 +44,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     path = Path(path)
     if is_fixed(path):
         return fixed_tokenizer(str(path))
+    if is_marian(path):
+        raise InputError(f'tokenizer {path}: models with two SentencePiece files translate here and are not trained')
     if path.exists() and not path.is_file():  # a device or a pipe may have no end
         raise InputError(f'tokenizer {path}: not a file')
     try:
@@ -55,8 +60,19 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     if path.suffix == '.json':
         return with_added(_load_json(decode(data, str(path)), path), added)
     if path.suffix == '.model':
-        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text, added=added)
+        options = {'lowercase': lowercase, 'is_text_to_text': is_text_to_text}
+        return read_sentencepiece(data, str(path), **options, added=added, sentinels=sentinels_beside(path))
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
+
+
+def sentinels_beside(path: Path) -> int:
+    """T5's sentinels behind the pieces of a model, by the tokenizer_config.json beside it: mT5's has none."""
+    count = settings_of(path.parent).get('extra_ids', SENTINELS)
+    if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
+        raise InputError(
+            f'{path.parent / SETTINGS}: extra_ids is {count!r}; it must be a whole number from 0 to {MOST_SENTINELS}'
+        )
+    return count
 
 
 def _load_json(text: str, path: Path) -> Tokenizer:

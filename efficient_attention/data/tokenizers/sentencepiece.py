@@ -17,11 +17,18 @@ from efficient_attention.errors import InputError
 
 UNIGRAM, BPE = 1, 2  # trainer_spec.model_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
+UNMATCHED = '\U000f0000'  # begins names that stand in no text
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
 def read_sentencepiece(
-    data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False, added: Sequence[Added] = ()
+    data: bytes,
+    name: str,
+    *,
+    lowercase: bool,
+    is_text_to_text: bool = False,
+    added: Sequence[Added] = (),
+    sentinels: int = SENTINELS,
 ) -> Tokenizer:
     """The tokenizer in the bytes of a SentencePiece `.model` file.
 
@@ -33,6 +40,7 @@ def read_sentencepiece(
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
         is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
         added: tokens behind the pieces of the model, or behind T5's sentinels; other new ones stand behind them.
+        sentinels: how many of T5's there are.
 
     Raises:
         InputError: not a SentencePiece model, one of another type, or one without an unknown piece.
@@ -59,7 +67,7 @@ def read_sentencepiece(
     tokenizer.decoder = _decoder(scheme, split=split, has_bytes=model.trainer_spec.byte_fallback)
     known = {piece.piece for piece in model.pieces}
     if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
-        return _with_sentinels(tokenizer, model, _without_spaces(added, model))
+        return _with_sentinels(tokenizer, model, _without_spaces(added, model), sentinels)
     return _with_roles(tokenizer, model, _without_spaces(added, model))
 
 
@@ -146,7 +154,7 @@ def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
     return found
 
 
-def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokenizer:
+def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added], sentinels: int) -> Tokenizer:
     """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning.
 
     Sentinels among the added tokens, or mT5's among the pieces, are all that there are.
@@ -156,7 +164,7 @@ def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tok
     with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
     first = SENTINEL.format(0)
     if not any(first in text for text in (*(one.token.content for one in added), *tokenizer.get_vocab())):
-        with_sentinels(tokenizer, SENTINELS)
+        with_sentinels(tokenizer, sentinels)
     with_added(tokenizer, added)
     end = roles['sep']
     ids = [(end, tokenizer.token_to_id(end))]
@@ -174,3 +182,37 @@ def _with_roles(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokeniz
     with_specials(tokenizer, [*(name for name in control if name not in own.values()), *own.values()])
     found = _roles_in(set(with_added(tokenizer, added).get_vocab())) | own
     return with_specials(tokenizer, [found.get(role, ROLES[role][0]) for role in ROLES])
+
+
+def plain_pieces(data: bytes, name: str) -> Tokenizer:
+    """A tokenizer that gives the pieces of a SentencePiece unigram model as texts, and no special token.
+
+    What no piece covers is a token of its own text. Ids mean nothing: a vocabulary apart has those of the pieces.
+
+    Raises:
+        InputError: not such a model, or one that keeps repeated spaces.
+    """
+    model = _parse(data, name)
+    is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
+    if not is_unigram or not spec.remove_extra_whitespaces:
+        raise InputError(f'tokenizer {name}: read here are unigram models that make one space of several')
+    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece finds none of these in a text
+    pieces = [
+        (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))
+        for id, piece in enumerate(model.pieces)
+    ]
+    unknown = next((id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN), None)
+    tokenizer = Tokenizer(models.Unigram(pieces, unknown, model.trainer_spec.byte_fallback))
+    tokenizer.normalizer = normalizers.Sequence(_model_steps(model))
+    scheme = 'always' if spec.add_dummy_prefix else 'never'
+    split = model.trainer_spec.split_by_whitespace
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    return tokenizer
+
+
+def _score(piece: Any, model: Any) -> float:
+    """A piece's score; one that a user defined outweighs all others, as in SentencePiece's unigram_model.cc."""
+    if piece.type != USER_DEFINED:
+        return piece.score
+    highest = max(other.score for other in model.pieces if other.type == NORMAL)
+    return len(piece.piece.encode()) * highest - 0.1

@@ -36,6 +36,16 @@ def test_t5_has_sentinels_and_no_other_new_piece(t5: Tokenizer, tmp_path: Path):
     assert t5.decode(t5.encode('The quick fox').ids) == 'The quick fox'
 
 
+def test_the_settings_beside_a_model_say_how_many_sentinels_it_has(t5: Tokenizer, tmp_path: Path):
+    settings = tmp_path / 'tokenizer_config.json'
+    settings.write_text('{"extra_ids": 0}')  # as released mT5s have it
+    without = load_tokenizer(tmp_path / 'spiece.model', lowercase=False, is_text_to_text=True)
+    assert text_to_text_ids(without, 'mt5').size == text_to_text_ids(t5, 't5').size - 100
+    settings.write_text('{"extra_ids": "many"}')
+    with pytest.raises(InputError, match="tokenizer_config.json: extra_ids is 'many'; it must be a whole number from"):
+        load_tokenizer(tmp_path / 'spiece.model', lowercase=False, is_text_to_text=True)
+
+
 def test_a_model_with_a_beginning_of_text_is_read_as_ever(tmp_path: Path):
     (tmp_path / 'spiece.model').write_bytes(train(**ALBERT))
     path = tmp_path / 'spiece.model'

@@ -1,0 +1,97 @@
+"""The tokenizer of a released Marian: a SentencePiece model for each side, and the ids of both sides' pieces apart."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of
+from efficient_attention.data.tokenizers.sentencepiece import plain_pieces
+from efficient_attention.data.tokenizers.vocabulary import check_ids
+from efficient_attention.errors import InputError
+
+SOURCE, TARGET, VOCABULARY = FILES = ('source.spm', 'target.spm', 'vocab.json')
+END, UNKNOWN, PAD = SPECIALS = ('</s>', '<unk>', '<pad>')
+CODE_BEGIN, CODE_END = '>>', '<<'  # around the language that a text of a model of several begins with
+
+
+def is_marian(path: Path) -> bool:
+    """Whether a tokenizer's file is one of these."""
+    return path.name in (SOURCE, TARGET)
+
+
+def marian_vocabulary(folder: Path) -> Tokenizer:
+    """The pieces of vocab.json with their ids: it names and joins pieces, and does not find them in a text.
+
+    Raises:
+        InputError: there is no such file, or it has no such ids, or lacks a special token; names it.
+    """
+    path = folder / VOCABULARY
+    try:
+        pieces = read_json_file(path)
+    except OSError as error:
+        raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
+    except ValueError as error:
+        raise InputError(f'tokenizer {path}: not JSON ({error})') from None
+    if not isinstance(pieces, dict) or not all(type(id) is int for id in pieces.values()):
+        raise InputError(f'tokenizer {path}: it must give each piece its id, a whole number')
+    lacking = [name for name in SPECIALS if name not in pieces]
+    if lacking:
+        raise InputError(f'tokenizer {path}: no {lacking[0]} in its vocabulary')
+    check_ids(pieces, str(path))
+    check_settings(folder, pieces)
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token=UNKNOWN))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
+    return tokenizer
+
+
+def check_settings(folder: Path, pieces: Mapping[str, int]) -> None:
+    """Raises InputError where the settings beside vocab.json say of ids that are not read."""
+    settings = settings_of(folder)
+    if settings.get('separate_vocabs'):
+        raise InputError(f'{folder / SETTINGS}: separate_vocabs is True; read here: one vocabulary of both sides')
+    unknown = [one.token.content for one in added_tokens(folder) if one.token.content not in pieces]
+    if unknown:
+        raise InputError(f'{folder}: its tokenizer has the added token {unknown[0]}, which {VOCABULARY} lacks')
+
+
+@dataclasses.dataclass(frozen=True)
+class MarianReader:
+    """From texts to ids as a released Marian reads them; '</s>' in a text is text.
+
+    Attributes:
+        path: the SentencePiece model of the side.
+        vocabulary: as `marian_vocabulary` gives it.
+    """
+
+    path: Path
+    vocabulary: Tokenizer
+
+    @functools.cached_property
+    def pieces(self) -> Tokenizer:
+        """The model of the side; raises InputError where it cannot be read."""
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise InputError(f'tokenizer {self.path}: cannot be read ({error.strerror})') from None
+        return plain_pieces(data, str(self.path))
+
+    def ids(self, texts: Iterable[str]) -> list[list[int]]:
+        """The ids of texts, without their ends; a piece that the vocabulary lacks is the unknown one."""
+        parted = [language_apart(text) for text in texts]
+        encoded = self.pieces.encode_batch([text for _, text in parted], add_special_tokens=False)
+        known = self.vocabulary.get_vocab()
+        pieces = [[*filter(None, [code]), *one.tokens] for (code, _), one in zip(parted, encoded, strict=True)]
+        return [[known.get(piece, known[UNKNOWN]) for piece in row] for row in pieces]
+
+
+def language_apart(text: str) -> tuple[str, str]:
+    """The code of a language at the beginning of a text, such as '>>fra<<', '' where there is none; the rest."""
+    end = text.find(CODE_END) + len(CODE_END)
+    if not text.startswith(CODE_BEGIN) or end < len(CODE_END):
+        return '', text
+    return text[:end], text[end:]

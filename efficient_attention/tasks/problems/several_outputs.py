@@ -1,0 +1,68 @@
+"""Several numbers, or several labels, for one row: what checkpoints from outside predict, and nothing here trains."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.labelled_text import LabelledText
+from efficient_attention.data.examples.text_encoder import TextEncoder
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.problems.mean_logits import mean_logits
+from efficient_attention.tasks.problems.one_label import OneLabelProblem
+from efficient_attention.tasks.problems.prediction_files import write_rows
+from efficient_attention.tasks.problems.problem import Feature, Outputs
+
+LIKELY = 0.5  # probability from which a label is given
+
+
+class SeveralOutputs(OneLabelProblem[dict[str, float] | None]):
+    """A number for each name in `config.labels`: the output itself, or its sigmoid, each label's own probability."""
+
+    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int, *, is_multi_label: bool) -> None:
+        """See `Problem`; `is_multi_label`: the outputs are of labels, any number of which a row may have."""
+        super().__init__(config, encoder, length)
+        self.labels, self.is_multi_label = config.labels, is_multi_label
+        self.metric_names: frozenset[str] = frozenset()
+
+    def label_array(self, example: LabelledText) -> np.ndarray:
+        """Raises InputError: no file has several labels for a row."""
+        raise InputError(
+            f'{example.where}: field {self.config.label!r} is {example.label!r}; the model gives a row several numbers '
+            'or labels, which are not scored: leave the column out'
+        )
+
+    def decode(
+        self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> list[dict[str, float] | None]:
+        """See `Problem`."""
+        means = mean_logits(len(examples), features, outputs)
+        return [None if logits is None else self._prediction(logits) for logits in means]
+
+    def _prediction(self, logits: np.ndarray) -> dict[str, float]:
+        numbers = scipy.special.expit(logits) if self.is_multi_label else logits
+        return dict(zip(self.labels, map(float, numbers), strict=True))
+
+    def score(
+        self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str
+    ) -> dict[str, float]:
+        """Nothing: rows with labels are refused when they are read."""
+        del examples, predictions, split
+        return {}
+
+    def write(
+        self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str, folder: Path
+    ) -> list[Path]:
+        """Writes JSON lines of id and `answer`."""
+        answers = [(one.id, self.answer(guess)) for one, guess in zip(examples, predictions, strict=True)]
+        return [write_rows([{'id': id, **answer} for id, answer in answers if answer], split, folder)]
+
+    def answer(self, prediction: dict[str, float] | None) -> dict[str, Any] | None:
+        """{'scores': of each name}, of labels also 'labels', those of at least 0.5; None without a prediction."""
+        if prediction is None:
+            return None
+        likely = [label for label, probability in prediction.items() if probability >= LIKELY]
+        return ({'labels': likely} if self.is_multi_label else {}) | {'scores': prediction}
