@@ -394,7 +394,7 @@ def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert before == again != hosts.code_digest()
 
 
-def test_jax_does_not_catch_sigterm_where_there_is_nothing_to_save(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hosts, 'join_by_flags', lambda _: None)
-    with hosts.hosts_of_flags({}, agrees_on_stops=False):
-        assert not jax.config.jax_enable_preemption_service
+def test_jax_does_not_catch_sigterm(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax.distributed, 'initialize', lambda *_, **__: None)
+    hosts.initialize('localhost:1', 2, 0)
+    assert not jax.config.jax_enable_preemption_service
