@@ -148,6 +148,8 @@ class Peers:
     def _lose(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
+        # One that was silent alone hears it when it goes on, and would else take the end of the others for the fault.
+        self._channels[other].send({'lost': f'this process {what}, and the others have ended; {AGAIN}'})
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():
             self._tell_all({'lost': line}, but=other)
