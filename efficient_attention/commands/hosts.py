@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 import efficient_attention
 from efficient_attention.commands.channel import Channel, listen, split_address
 from efficient_attention.commands.meeting import Facts, Place, connect, facts_of, meet
+from efficient_attention.commands.own_lines import python_alone_prints
 from efficient_attention.commands.peers import Peers, join_peers
 from efficient_attention.commands.relay import LOOPBACK, join, open_relay
 from efficient_attention.commands.stopping import SIGNALS, Stage, stop_watch
@@ -58,40 +59,49 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
         InputError: the flags do not serve, or the processes are not about to run the same.
         PeerError: not all processes came.
     """
-    peers = join_by_flags(facts)
-    if peers is None:
-        yield
-        return
-    if jax.process_index() > 0:  # what process 0 says serves for all
-        logging.getLogger().setLevel(logging.ERROR)
-    try:
-        yield
-    except RunStopped:  # in all of them, after the same step
+    with python_alone_prints() if flags.FLAGS['distributed'].value else contextlib.nullcontext():
+        peers = join_by_flags(facts)
+        if peers is None:
+            yield
+            return
+        if jax.process_index() > 0:  # what process 0 says serves for all
+            logging.getLogger().setLevel(logging.ERROR)
+        try:
+            yield
+        except RunStopped:  # in all of them, after the same step
+            leave(peers)
+            if watch := stop_watch():
+                watch.enter(Stage.SAVED)
+            raise
+        except BaseException as error:
+            peers.tell_failure(error)
+            raise
         leave(peers)
-        if watch := stop_watch():
-            watch.enter(Stage.SAVED)
-        raise
-    except BaseException as error:
-        peers.tell_failure(error)
-        raise
-    leave(peers)
 
 
 def leave(peers: Peers) -> None:
-    """Ends what connects the processes; each waits for all, which a stop of this one does not cut short."""
-    watch = stop_watch()
-    if watch is None:
+    """Ends what connects the processes; each waits for all."""
+    with uninterrupted():
         jax.distributed.shutdown()
         peers.leave()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within it a stop signal does nothing, as all that the run had to do is done; a second one ends the process."""
+    watch = stop_watch()
+    if watch is None:
+        yield
         return
     stage = watch.stage
     watch.enter(Stage.SAVING)
     handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
-    jax.distributed.shutdown()
-    peers.leave()
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    if not watch.number:  # else the stop came too late: the run ends as it would have without it
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if not watch.number:  # else the run ends as it would have without the stop
         watch.enter(stage)
 
 

@@ -17,7 +17,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import hosts
-from efficient_attention.commands.stopping import Stage, StopWatch
+from efficient_attention.commands.stopping import SIGNALS, Stage, StopWatch
 from efficient_attention.errors import ExitCode, InputError, RunStopped
 from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.training.fill_config import fill_config
@@ -374,8 +374,11 @@ def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: fl
         pass
 
 
-def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(monkeypatch: pytest.MonkeyPatch):
+def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(
+    values: flags.FlagValues, monkeypatch: pytest.MonkeyPatch
+):
     watch, stages = StopWatch(), []
+    values(['program'])
     watch.enter(Stage.SAVING)  # in which a stopped run leaves it
     peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
     monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
@@ -384,6 +387,18 @@ def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(monkey
     with pytest.raises(RunStopped), hosts.hosts_of_flags({}):
         raise RunStopped
     assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVING, Stage.SAVED]
+
+
+def test_a_stop_that_comes_when_all_is_done_does_nothing(monkeypatch: pytest.MonkeyPatch):
+    watch = StopWatch()
+    monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with hosts.uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+    assert watch.stage is Stage.NOTHING_TO_SAVE and [signal.getsignal(number) for number in SIGNALS] == before
+    with hosts.uninterrupted():
+        watch.number = signal.SIGTERM  # its thread has seen it
+    assert watch.stage is Stage.SAVING and not watch.is_ending
 
 
 def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
