@@ -25,7 +25,7 @@ class StopSignal:
     outside.
 
     In a run of several processes a signal to any of them stops all at the same point, on which they agree
-    (`stop_point.py`). Where they have not met through `hosts.py`, they cannot agree: a signal does what it does outside.
+    (`stop_point.py`). Processes that have not met through `hosts.py` cannot: a signal does what it does outside.
 
     Raises:
         Stopped: a signal came while an earlier run of this process ended.

@@ -42,17 +42,24 @@ TUNING |= {'eval.every_steps': 2, 'train.early_stop': 1}
 TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'min'}
 
 # train.py of two processes which fine-tune before that. The second is sent SIGTERM before its fifth step of
-# pretraining, and then takes its steps slowly, as a process learns of a signal to another only within a second. Each
-# writes down the tokens of its rows, a line each step.
+# pretraining. The way to JAX's service is slow: a main thread that waits for it with the interpreter lock in hand would
+# wait for ever. Each writes down the tokens of its rows, a line each step.
 STOPPED = """
     import json, os, signal, sys, time
     import jax
     import train as entry
+    from efficient_attention.commands import relay
     from efficient_attention.training import loop
     from efficient_attention.commands.command_line import run_command
     from efficient_attention.training.fill_config import fill_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
+    received_from = relay.received_from
+
+    def received_late(source):
+        received = received_from(source)
+        time.sleep(0.05)
+        return received
 
     def next_batch_noted(trainer, batches):
         batch = next_batch(trainer, batches)
@@ -64,7 +71,7 @@ STOPPED = """
         taken.append(trainer)
         if len(taken) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0 if len(taken) > 5 else 0.0)
+        time.sleep(0.05 if len(taken) > 5 else 0.0)
         return next_batch_noted(trainer, batches)
 
     def train_both(config, workdir, **opened):
@@ -73,13 +80,13 @@ STOPPED = """
             loop.Trainer.next_batch = next_batch_or_stop
         train(config, workdir, **opened)
 
-    loop.train, loop.Trainer.next_batch = train_both, next_batch_noted
+    loop.train, loop.Trainer.next_batch, relay.received_from = train_both, next_batch_noted, received_late
     run_command(entry.main)
 """
 
 
 # train.py in which some processes send themselves a signal before a step of theirs, and those that live on take theirs
-# slowly then, as a process learns of a signal to another only within a second.
+# slowly then, so that one which is killed is missed before the last step.
 SIGNALLED = """
     import os, time
     import jax

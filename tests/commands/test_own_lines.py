@@ -26,6 +26,14 @@ def test_what_a_library_writes_is_dropped_within_the_block():
 
 
 def test_a_closed_standard_output_is_no_error():
-    closed = ['bash', '-c', 'exec "$@" >&-', 'bash', sys.executable, '-c', PROGRAM.replace('os.write', '(lambda *_: 0)')]
+    closed = [
+        'bash',
+        '-c',
+        'exec "$@" >&-',
+        'bash',
+        sys.executable,
+        '-c',
+        PROGRAM.replace('os.write', '(lambda *_: 0)'),
+    ]
     done = subprocess.run(closed, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, '')
