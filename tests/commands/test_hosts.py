@@ -58,7 +58,7 @@ STOPPED = """
 
     def received_late(source):
         received = received_from(source)
-        time.sleep(0.05)
+        time.sleep(0.05 if len(taken) >= 5 else 0.0)
         return received
 
     def next_batch_noted(trainer, batches):
