@@ -21,7 +21,7 @@ def python_alone_prints() -> Iterator[None]:
     os.dup2(null, 1)
     os.close(null)
     with open(kept, 'w', encoding=sys.stdout.encoding, errors=sys.stdout.errors) as stream:
-        stream.reconfigure(line_buffering=sys.stdout.line_buffering)
+        stream.reconfigure(line_buffering=bool(sys.stdout.line_buffering))
         try:
             with contextlib.redirect_stdout(stream):
                 yield
