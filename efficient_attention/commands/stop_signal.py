@@ -78,6 +78,8 @@ class StopSignal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del error, trace
+        if kind is RunStopped and not self.is_alone:
+            return  # each has yet to leave the others (hosts.py); what reaches it until then belongs to the same stop
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if not self._watch or not self._previous:
@@ -85,7 +87,7 @@ class StopSignal:
         # After any other error, or a stop that came too late, the run ends as it would have without the stop.
         if not self.is_set and not self._came:
             self._watch.enter(Stage.NOTHING_TO_SAVE)
-        elif kind is RunStopped and self.is_alone:  # of several processes each has yet to leave the others (hosts.py)
+        elif kind is RunStopped:
             self._watch.enter(Stage.SAVED)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

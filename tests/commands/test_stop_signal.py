@@ -17,9 +17,11 @@ from efficient_attention.errors import ExitCode, RunStopped
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt, as in a terminal; a shell's job in the background begins with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -113,6 +115,7 @@ def test_of_several_processes_each_has_yet_to_leave_the_others(watch: StopWatch,
         assert stop.is_due()
         raise RunStopped
     assert watch.stage is Stage.SAVING
+    signal.raise_signal(signal.SIGTERM)  # the same stop, which reaches this one later than the others
 
 
 def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: StopWatch):
