@@ -61,7 +61,7 @@ def main() -> None:
     print(keep_freed_memory(), file=sys.stderr)
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
     options = {'checkpoint': CHECKPOINT.value, 'batch_size': BATCH_SIZE.value, **protocol}
-    with hosts_of_flags({'options': options}, agrees_on_stops=False):
+    with hosts_of_flags({'options': options}):
         show(evaluate_workdir(WORKDIR.value, **options, before_search=show))
 
 

@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import logging
 import platform
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from jax.experimental import multihost_utils
 import efficient_attention
 from efficient_attention.commands.channel import Channel, listen, split_address
 from efficient_attention.commands.meeting import Facts, Place, connect, facts_of, meet
+from efficient_attention.commands.own_lines import python_alone_prints
 from efficient_attention.commands.peers import Peers, join_peers
 from efficient_attention.commands.relay import LOOPBACK, join, open_relay
-from efficient_attention.commands.stopping import Stage, stop_watch
+from efficient_attention.commands.stopping import SIGNALS, Stage, stop_watch
 from efficient_attention.errors import InputError, RunStopped
 
 flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
@@ -45,49 +47,61 @@ def define_host_flags() -> None:
 
 
 @contextlib.contextmanager
-def hosts_of_flags(facts: Facts, *, agrees_on_stops: bool = True) -> Iterator[None]:
+def hosts_of_flags(facts: Facts) -> Iterator[None]:
     """Joins the run's other processes, if the command line says so, until the end of the block.
 
     An error that ends the block in one process ends the others.
 
     Args:
         facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
-        agrees_on_stops: whether JAX catches SIGTERM, so that all processes can agree on a step to save; without it, as
-            where there is nothing to save, SIGTERM ends a process at once.
 
     Raises:
         InputError: the flags do not serve, or the processes are not about to run the same.
         PeerError: not all processes came.
     """
-    jax.config.update('jax_enable_preemption_service', agrees_on_stops)
-    peers = join_by_flags(facts)
-    if peers is None:
-        yield
-        return
-    if jax.process_index() > 0:  # what process 0 says serves for all
-        logging.getLogger().setLevel(logging.ERROR)
-    try:
-        yield
-    except RunStopped:  # in all of them, after the same step
+    with python_alone_prints() if flags.FLAGS['distributed'].value else contextlib.nullcontext():
+        peers = join_by_flags(facts)
+        if peers is None:
+            yield
+            return
+        if jax.process_index() > 0:  # what process 0 says serves for all
+            logging.getLogger().setLevel(logging.ERROR)
+        try:
+            yield
+        except RunStopped:  # in all of them, after the same step
+            leave(peers)
+            if watch := stop_watch():
+                watch.enter(Stage.SAVED)
+            raise
+        except BaseException as error:
+            peers.tell_failure(error)
+            raise
         leave(peers)
-        if watch := stop_watch():
-            watch.enter(Stage.SAVED)
-        raise
-    except BaseException as error:
-        peers.tell_failure(error)
-        raise
-    leave(peers)
 
 
 def leave(peers: Peers) -> None:
-    """Ends what connects the processes; each waits for all, which a stop of this one does not cut short."""
+    """Ends what connects the processes; each waits for all."""
+    with uninterrupted():
+        jax.distributed.shutdown()
+        peers.leave()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within it a stop signal does nothing, as all that the run had to do is done; a second one ends the process."""
     watch = stop_watch()
-    stage = watch.stage if watch else None
-    if watch:
-        watch.enter(Stage.SAVING)
-    jax.distributed.shutdown()
-    peers.leave()
-    if watch and stage:
+    if watch is None:
+        yield
+        return
+    stage = watch.stage
+    watch.enter(Stage.SAVING)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if not watch.number:  # else the run ends as it would have without the stop
         watch.enter(stage)
 
 
@@ -171,6 +185,8 @@ def initialize(
         process_id: which of them this is.
         bind: host:port on which the service listens; None = all interfaces.
     """
+    # JAX would catch SIGTERM, and its agreement on a stop cannot be waited for (`stop_point.py`).
+    jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(
             coordinator,

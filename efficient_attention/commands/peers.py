@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from efficient_attention.commands.channel import Channel, Message
 from efficient_attention.commands.meeting import Facts, Met, difference, facts_of
+from efficient_attention.commands.stop_point import StopPoint
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, exit_code, one_line, write_at_once
 
 BEAT_SECONDS = 1.0
@@ -31,6 +32,7 @@ class Peers:
     def __init__(self, number: int, met: Met) -> None:
         self.number, self.people = number, met.people
         self._channels = met.channels
+        self.stop_point = StopPoint(number, met.channels, lambda other, message: met.channels[other].send(message))
         self._answers: dict[int, queue.Queue[Message]] = {other: queue.Queue() for other in met.channels}
         self._gone = {other: threading.Event() for other in met.channels}  # said goodbye
         self._is_failing = threading.Event()
@@ -125,6 +127,8 @@ class Peers:
             self._answers[other].put(message)
         elif 'bye' in message:
             self._gone[other].set()
+        elif 'stop' in message:
+            self.stop_point.hear(other, message)
         elif 'lost' in message:
             self._end(message['lost'])
         elif 'failed' in message:
@@ -144,6 +148,8 @@ class Peers:
     def _lose(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
+        # One that was silent alone hears it when it goes on, and would else take the end of the others for the fault.
+        self._channels[other].send({'lost': f'this process {what}, and the others have ended; {AGAIN}'})
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():
             self._tell_all({'lost': line}, but=other)
@@ -214,6 +220,16 @@ def gather_from_peers(text: str) -> list[str]:
     for peers in _known:
         return peers.gather(text)
     return [text]
+
+
+def can_stop_together() -> bool:
+    """Whether this process takes part in a run whose processes can agree on a stop."""
+    return bool(_known)
+
+
+def all_stop_here(*, is_wanted: bool) -> bool:
+    """Whether all processes of the run stop at this point, to which each of them comes (`StopPoint.is_here`)."""
+    return any(peers.stop_point.is_here(is_wanted=is_wanted) for peers in _known)
 
 
 def tell_peers(kind: Any, error: BaseException | None, trace: Any) -> None:

@@ -1,8 +1,6 @@
 """Notices a request to stop a run that has something to save: Ctrl-C, or SIGTERM from a scheduler."""
 
 import contextlib
-import itertools
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +8,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 import jax
-from jax.experimental import multihost_utils
 
+from efficient_attention.commands.peers import all_stop_here, can_stop_together
 from efficient_attention.commands.stopping import ECHO, SIGNALS, Stage, Stopped, line_of, stop_watch
 from efficient_attention.errors import RunStopped
-
-_points = itertools.count(1)  # at which the processes of a run may agree to stop; the count never goes back
 
 
 class Cut(Exception):
@@ -28,9 +24,8 @@ class StopSignal:
     A second one, more than ECHO seconds later, ends the process at once. Before `expect` a signal does what it does
     outside.
 
-    In a run of several processes the handler of `jax.distributed` catches SIGTERM, and all processes agree on the point
-    at which they stop; a handler of our own would keep it from doing so, and none is installed. SIGINT to any of them
-    is handed on to it.
+    In a run of several processes a signal to any of them stops all at the same point, on which they agree
+    (`stop_point.py`). Processes that have not met through `hosts.py` cannot: a signal does what it does outside.
 
     Raises:
         Stopped: a signal came while an earlier run of this process ended.
@@ -48,17 +43,16 @@ class StopSignal:
 
     def expect(self) -> None:
         """From now on there is something to save."""
-        if self._previous:
+        if self._previous or not (self.is_alone or can_stop_together()):
             return
         if self._watch:
             self._watch.enter(Stage.SAVING)
-        numbers = SIGNALS if self.is_alone else (signal.SIGINT,)
-        self._previous = {number: signal.signal(number, self._receive) for number in numbers}
+        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
     def is_due(self) -> bool:
         """Whether the run should end here; with several processes each calls this equally often."""
         if not self.is_set and not self.is_alone:
-            self.is_set = multihost_utils.reached_preemption_sync_point(next(_points))
+            self.is_set = all_stop_here(is_wanted=bool(self._came))
         return self.is_set
 
     def check(self) -> None:
@@ -84,14 +78,16 @@ class StopSignal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del error, trace
+        if kind is RunStopped and not self.is_alone:
+            return  # each has yet to leave the others (hosts.py); what reaches it until then belongs to the same stop
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if not self._watch or not self._previous:
             return
         # After any other error, or a stop that came too late, the run ends as it would have without the stop.
-        if not self.is_set:
+        if not self.is_set and not self._came:
             self._watch.enter(Stage.NOTHING_TO_SAVE)
-        elif kind is RunStopped and self.is_alone:  # of several processes each has yet to leave the others (hosts.py)
+        elif kind is RunStopped:
             self._watch.enter(Stage.SAVED)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -102,7 +98,4 @@ class StopSignal:
                 signal.raise_signal(number)
             return
         self._came[number] = time.monotonic()
-        if self.is_alone:
-            self.is_set = True
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
+        self.is_set = self.is_set or self.is_alone

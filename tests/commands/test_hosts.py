@@ -17,7 +17,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import hosts
-from efficient_attention.commands.stopping import Stage, StopWatch
+from efficient_attention.commands.stopping import SIGNALS, Stage, StopWatch
 from efficient_attention.errors import ExitCode, InputError, RunStopped
 from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.training.fill_config import fill_config
@@ -25,6 +25,7 @@ from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.metrics import SPEEDS, read_metrics
+from tests.commands.host_programs import EVALUATED, SIGNALLED, STOPPED
 from tests.tolerances import assert_close
 from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
@@ -40,85 +41,6 @@ TUNING |= {'train.batch_size': 40}  # an epoch is 4 steps
 # It ends at the first evaluation that has no smaller loss than the one before: the second one.
 TUNING |= {'eval.every_steps': 2, 'train.early_stop': 1}
 TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'min'}
-
-# train.py of two processes which fine-tune before that. The second is sent SIGTERM before its fifth step of
-# pretraining, and then takes its steps slowly, as a process learns of a signal to another only within a second. Each
-# writes down the tokens of its rows, a line each step.
-STOPPED = """
-    import json, os, signal, sys, time
-    import jax
-    import train as entry
-    from efficient_attention.training import loop
-    from efficient_attention.commands.command_line import run_command
-    from efficient_attention.training.fill_config import fill_config
-
-    train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
-
-    def next_batch_noted(trainer, batches):
-        batch = next_batch(trainer, batches)
-        with open(f'{trainer.log.workdir}-rows-{jax.process_index()}', 'a') as file:
-            print(json.dumps(batch['tokens'].tolist()), file=file)
-        return batch
-
-    def next_batch_or_stop(trainer, batches):
-        taken.append(trainer)
-        if len(taken) == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0 if len(taken) > 5 else 0.0)
-        return next_batch_noted(trainer, batches)
-
-    def train_both(config, workdir, **opened):
-        train(fill_config(json.loads(os.environ['FINE_TUNING'])).config, workdir.with_name('two_tuned'))
-        if jax.process_index() == 1:
-            loop.Trainer.next_batch = next_batch_or_stop
-        train(config, workdir, **opened)
-
-    loop.train, loop.Trainer.next_batch = train_both, next_batch_noted
-    run_command(entry.main)
-"""
-
-
-# train.py in which some processes send themselves a signal before a step of theirs, and those that live on take theirs
-# slowly then, as a process learns of a signal to another only within a second.
-SIGNALLED = """
-    import os, time
-    import jax
-    import train as entry
-    from efficient_attention.training import loop
-    from efficient_attention.commands.command_line import run_command
-
-    next_batch, taken = loop.Trainer.next_batch, []
-
-    def next_batch_or_signal(trainer, batches):
-        taken.append(trainer)
-        if len(taken) == int(os.environ['TURN']) and str(jax.process_index()) in os.environ['VICTIMS'].split(','):
-            os.kill(os.getpid(), int(os.environ['SIGNAL']))
-        time.sleep(0.3 if len(taken) >= int(os.environ['TURN']) else 0.0)
-        return next_batch(trainer, batches)
-
-    loop.Trainer.next_batch = next_batch_or_signal
-    run_command(entry.main)
-"""
-
-
-# train.py that evaluates afterwards, as eval.py does.
-EVALUATED = """
-    import json
-    import jax
-    import train as entry
-    from efficient_attention.training import loop
-    from efficient_attention.commands.command_line import run_command
-    from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-
-    train = loop.train
-
-    def train_and_evaluate(config, workdir, **opened):
-        train(config, workdir, **opened)
-        print(f'metrics of process {jax.process_index()}:', json.dumps(evaluate_workdir(workdir)), flush=True)
-
-    loop.train = train_and_evaluate
-    run_command(entry.main)
-"""
 
 
 def launch(
@@ -374,8 +296,11 @@ def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: fl
         pass
 
 
-def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(monkeypatch: pytest.MonkeyPatch):
+def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(
+    values: flags.FlagValues, monkeypatch: pytest.MonkeyPatch
+):
     watch, stages = StopWatch(), []
+    values(['program'])
     watch.enter(Stage.SAVING)  # in which a stopped run leaves it
     peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
     monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
@@ -386,6 +311,18 @@ def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(monkey
     assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVING, Stage.SAVED]
 
 
+def test_a_stop_that_comes_when_all_is_done_does_nothing(monkeypatch: pytest.MonkeyPatch):
+    watch = StopWatch()
+    monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with hosts.uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+    assert watch.stage is Stage.NOTHING_TO_SAVE and [signal.getsignal(number) for number in SIGNALS] == before
+    with hosts.uninterrupted():
+        watch.number = signal.SIGTERM  # its thread has seen it
+    assert watch.stage is Stage.SAVING and not watch.is_ending
+
+
 def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / 'a.py').write_text('x = 1\n')
     monkeypatch.setattr(hosts.efficient_attention, '__file__', str(tmp_path / '__init__.py'))
@@ -394,7 +331,7 @@ def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert before == again != hosts.code_digest()
 
 
-def test_jax_does_not_catch_sigterm_where_there_is_nothing_to_save(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hosts, 'join_by_flags', lambda _: None)
-    with hosts.hosts_of_flags({}, agrees_on_stops=False):
-        assert not jax.config.jax_enable_preemption_service
+def test_jax_does_not_catch_sigterm(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax.distributed, 'initialize', lambda *_, **__: None)
+    hosts.initialize('localhost:1', 2, 0)
+    assert not jax.config.jax_enable_preemption_service

@@ -145,12 +145,26 @@ def test_whoever_has_died_is_named_by_all(victim: int, met: list[Met], ends: que
 
 
 @pytest.mark.parametrize('victim', [0, 1])
-def test_whoever_hangs_is_named_by_all(victim: int, met: list[Met], ends: queue.Queue):
+def test_whoever_hangs_is_named_by_all_and_hears_it_when_it_goes_on(victim: int, met: list[Met], ends: queue.Queue):
     for number, one in enumerate(met):
         if number != victim:
             take_part(number, one)
     ((code, line),) = last_words(ends, 2)
-    assert code == 4 and f'error: process {victim} (host ' in line and 'has given no sign of life for 2 s' in line
+    silence = 'has given no sign of life for 2 s'
+    assert code == 4 and f'error: process {victim} (host ' in line and silence in line
+    take_part(victim, met[victim])
+    assert ends.get(timeout=5) == (4, f'error: this process {silence}, and the others have ended; {peers.AGAIN}')
+
+
+def test_all_stop_at_the_point_after_the_farthest(met: list[Met]):
+    joined = [take_part(number, one) for number, one in enumerate(met)]
+    for one, points in zip(joined, (4, 1, 0), strict=True):
+        assert not any(one.stop_point.is_here(is_wanted=False) for _ in range(points))
+    joined[1].stop_point.is_here(is_wanted=True)
+    while not all(one.stop_point._agreed for one in joined):
+        time.sleep(0.01)
+    for one, left in zip(joined, (1, 3, 5), strict=True):
+        assert [one.stop_point.is_here(is_wanted=False) for _ in range(left)] == [False] * (left - 1) + [True]
 
 
 @pytest.mark.parametrize('victim', [0, 1])

@@ -1,7 +1,6 @@
 """The first signal asks for a stop, the second one ends the process, and afterwards all is as before."""
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +17,11 @@ from efficient_attention.errors import ExitCode, RunStopped
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt, as in a terminal; a shell's job in the background begins with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -29,6 +30,20 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> StopWatch:
     watch = StopWatch()
     monkeypatch.setattr(module, 'stop_watch', lambda: watch)
     return watch
+
+
+def several(monkeypatch: pytest.MonkeyPatch, agree: Callable[[], bool]) -> list[bool]:
+    """This process is one of two that stop where `agree` says so; whether it asked for a stop, at each point."""
+    asked: list[bool] = []
+
+    def all_stop_here(*, is_wanted: bool) -> bool:
+        asked.append(is_wanted)
+        return agree()
+
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    monkeypatch.setattr(module, 'can_stop_together', lambda: True)
+    monkeypatch.setattr(module, 'all_stop_here', all_stop_here)
+    return asked
 
 
 @pytest.mark.parametrize('number', SIGNALS)
@@ -94,13 +109,13 @@ def test_the_watch_knows_what_there_is_to_save(watch: StopWatch, is_stopped: boo
 
 
 def test_of_several_processes_each_has_yet_to_leave_the_others(watch: StopWatch, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jax, 'process_count', lambda: 2)
-    monkeypatch.setattr(module.multihost_utils, 'reached_preemption_sync_point', lambda _: True)
+    several(monkeypatch, lambda: True)
     with contextlib.suppress(RunStopped), StopSignal() as stop:
         stop.expect()
         assert stop.is_due()
         raise RunStopped
     assert watch.stage is Stage.SAVING
+    signal.raise_signal(signal.SIGTERM)  # the same stop, which reaches this one later than the others
 
 
 def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: StopWatch):
@@ -138,28 +153,33 @@ def test_one_process_may_be_rescued_several_may_not(watch: StopWatch, monkeypatc
     assert rescued == [7]
 
 
-def test_ctrl_c_in_one_of_several_processes_is_handed_on_to_the_handler_of_all(monkeypatch: pytest.MonkeyPatch):
-    sent = []
-    monkeypatch.setattr(jax, 'process_count', lambda: 2)
-    monkeypatch.setattr(os, 'kill', lambda *arguments: sent.append(arguments))
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize('number', SIGNALS)
+def test_one_of_several_processes_goes_on_until_all_stop(number: int, monkeypatch: pytest.MonkeyPatch):
+    answers = iter([False, False, True])
+    asked = several(monkeypatch, lambda: next(answers))
     with StopSignal() as stop:
         stop.expect()
-        assert signal.getsignal(signal.SIGTERM) is before
-        signal.raise_signal(signal.SIGINT)
-    assert sent == [(os.getpid(), signal.SIGTERM)] and not stop.is_set
+        assert not stop.is_due()
+        signal.raise_signal(number)
+        assert [stop.is_due() for _ in range(4)] == [False, True, True, True]
+    assert asked == [False, True, True]
 
 
-def test_several_processes_ask_at_the_same_points_until_they_have_agreed(monkeypatch: pytest.MonkeyPatch):
-    asked = []
-
-    def reached(point: int) -> bool:
-        asked.append(point)
-        return len(asked) == 3
-
-    monkeypatch.setattr(jax, 'process_count', lambda: 2)
-    monkeypatch.setattr(module.multihost_utils, 'reached_preemption_sync_point', reached)
+def test_a_stop_of_several_that_came_too_late_lets_the_run_end_as_it_would(
+    watch: StopWatch, monkeypatch: pytest.MonkeyPatch
+):
+    several(monkeypatch, lambda: False)
     with StopSignal() as stop:
         stop.expect()
-        assert [stop.is_due() for _ in range(5)] == [False, False, True, True, True]
-    assert asked == list(range(asked[0], asked[0] + 3))
+        signal.raise_signal(signal.SIGTERM)
+        assert not stop.is_due()
+    assert watch.stage is Stage.SAVING
+
+
+def test_where_the_processes_cannot_agree_a_signal_does_what_it_did(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    with StopSignal() as stop:
+        stop.expect()
+        assert not stop.is_due()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
