@@ -13,6 +13,7 @@ from efficient_attention.config.fields import CHANGEABLE, TRAINING_ONLY
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.interop.from_workdir import wanted_checkpoint
 from efficient_attention.models.device_memory import check_fits, state_bytes
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
@@ -75,11 +76,12 @@ def restore_for_inference(
     Args:
         workdir: a folder that train.py wrote.
         config: of the run.
-        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number; '' = the best where one
+            is known, else the last.
         make_model: the model with any parameters; none are drawn.
     """
     reader = CheckpointReader(workdir)
-    wanted = reader.wanted(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
+    wanted = wanted_checkpoint(reader, config, checkpoint)
     graph, state = nnx.split(nnx.eval_shape(make_model))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 

@@ -32,7 +32,8 @@ def encoder_run(workdir: Path) -> RunConfig:
             f'{workdir} holds a language model, and an encoder or an encoder-decoder is needed: '
             f'a run of {" or ".join(READ)}, '
             "or a language model with model.directions_apart and data.units 'tokenizer'; "
-            'scripts/generate.py generates text with a language model, eval.py evaluates it'
+            "scripts/generate.py and the pipeline 'text-generation' generate text with a language model, "
+            'eval.py evaluates it'
         )
     return config
 
