@@ -66,7 +66,8 @@ def pipeline(
     Args:
         task: one of the names above.
         path: a Hugging Face folder or a workdir.
-        checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
+        checkpoint: of a workdir: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best where one
+            is known, else the last.
         batch_size: rows at a time; 0 = 32.
         length: most tokens a row, of 'text2text-generation' those of the text that is read; 0 = as many as the model
             has positions for, or without a table of them as many as it was trained on, or 512.
