@@ -54,13 +54,15 @@ class TextToTextPipeline:
         Raises:
             InputError: a text is empty, or there is something else than texts.
         """
-        given = list(texts) if isinstance(texts, list | tuple) else [texts]
+        given: list[Any] = list(texts) if isinstance(texts, list | tuple) else [texts]
         for_each(given, check_text)
         before = self.translator.cut_sources
         found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
         if cut := self.translator.cut_sources - before:
             most = self.translator.encoder.source.length
             warnings.warn(f'{cut} of {len(given)} texts have more than {most} tokens and were cut', stacklevel=2)
+        if line := self.translator.unknown.take():
+            warnings.warn(line, stacklevel=2)
         return found[0] if isinstance(texts, str) else found
 
     def shown(self, found: list[Translation]) -> Any:

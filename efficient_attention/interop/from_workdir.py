@@ -63,7 +63,7 @@ def checkpoint_words(workdir: Path, config: RunConfig, checkpoint: str = '') -> 
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
     if isinstance(wanted, Average):
-        return f'mean of steps {", ".join(map(str, last_steps(reader, wanted.count)))}'
+        return f'mean of steps {", ".join(map(str, last_steps(reader, wanted.checkpoints)))}'
     return f'step {reader.step_of(wanted)}'
 
 

@@ -20,9 +20,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Average(NamedTuple):
-    """Asks for the mean of the last `count` checkpoints."""
+    """Asks for the mean of so many of the last checkpoints."""
 
-    count: int
+    checkpoints: int
 
 
 def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | Average:

@@ -36,7 +36,7 @@ def restore_params(
                 f'{reader.folder.parent}: the run prunes (prune.method {config.prune.method!r}), and the mean of '
                 'checkpoints with other masks is not pruned; choose one checkpoint (--checkpoint)'
             )
-        step, state, record = restore_average(reader, {PARAMS: abstract}, wanted.count)
+        step, state, record = restore_average(reader, {PARAMS: abstract}, wanted.checkpoints)
         return Restored(step, state[PARAMS], record)
     if pruner is None:
         step, state, record = reader.restore({PARAMS: abstract}, wanted)

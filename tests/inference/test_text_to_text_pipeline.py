@@ -45,6 +45,13 @@ def test_texts_of_a_hugging_face_folder(name: str, tmp_path: Path):
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-5)
 
 
+def test_unknown_words_are_said(tmp_path: Path):
+    translate = ea.pipeline('translation', folder_of('t5_1', tmp_path / 't5'), prefix='w3 ', **SMALL)
+    with pytest.warns(UserWarning, match="^2 of 5 tokens of the sources are unknown to the tokenizer: 'neu', 'alt'$"):
+        translate(['w4 neu', 'alt'])
+    translate('w4 w5')  # warnings are errors
+
+
 @pytest.mark.parametrize(
     'options, said',
     [
