@@ -17,16 +17,17 @@ from absl import flags
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
+    chosen_checkpoint,
     define_batch_size,
     define_checkpoint,
+    define_run,
     define_split,
     define_verify,
-    define_workdir,
 )
 from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
 
-WORKDIR = define_workdir()
-CHECKPOINT = define_checkpoint('last')
+WORKDIR = define_run()
+define_checkpoint('last')
 BATCH_SIZE = define_batch_size(
     None, ', over all devices, or with memory the streams of the text; the config decides by default'
 )
@@ -60,7 +61,7 @@ def main() -> None:
         return
     print(keep_freed_memory(), file=sys.stderr)
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
-    options = {'checkpoint': CHECKPOINT.value, 'batch_size': BATCH_SIZE.value, **protocol}
+    options = {'checkpoint': chosen_checkpoint(), 'batch_size': BATCH_SIZE.value, **protocol}
     with hosts_of_flags({'options': options}):
         show(evaluate_workdir(WORKDIR.value, **options, before_search=show))
 

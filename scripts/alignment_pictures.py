@@ -5,7 +5,7 @@ from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from efficient_attention.commands.flags import define_checkpoint, define_model
+from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import say_limits
 from efficient_attention.inference.translator import Decoding, Translation, open_translator
@@ -35,7 +35,9 @@ def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
     if len(texts) > MOST_TEXTS:
         raise InputError(f'{len(texts)} texts; one picture shows {MOST_TEXTS} at most')
     decoding = Decoding(beams=options.beams, batch_size=len(texts))
-    translator = open_translator(options.model, checkpoint=options.checkpoint, decoding=decoding, prefix=options.prefix)
+    translator = open_translator(
+        options.model, checkpoint=chosen_checkpoint(options), decoding=decoding, prefix=options.prefix
+    )
     found = [best[0] for best in translator(texts, alignments=True) if best]
     say_limits(translator)
     for one in found:

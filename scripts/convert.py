@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_checkpoint, define_length, define_model, define_output
+from efficient_attention.commands.flags import (
+    chosen_checkpoint,
+    define_checkpoint,
+    define_length,
+    define_model,
+    define_output,
+)
 from efficient_attention.commands.phases import READING, note_phase
 from efficient_attention.errors import InputError
 
@@ -54,7 +60,7 @@ def main() -> None:
     output = options.output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')
-    pretrained = open_pretrained(options.model, options.checkpoint)
+    pretrained = open_pretrained(options.model, chosen_checkpoint(options))
     pretrained = lengthen(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )

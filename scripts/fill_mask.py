@@ -10,20 +10,18 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_checkpoint, define_model
-
-OLD_NAMES = {'workdir': 'model'}
+from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
 
 
 def main() -> None:
     """Prints the most probable tokens for each [MASK] of each text."""
     options = define_flags()
-    texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...', old_names=OLD_NAMES)
+    texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...')
     from efficient_attention.inference.fill_mask import MaskFiller  # after --help and refusals, which need none of it
     from efficient_attention.interop.config_in import read_values
 
     is_run = 'task' in read_values(options.model)
-    fill = MaskFiller(options.model, checkpoint=options.checkpoint or ('last' if is_run else ''))
+    fill = MaskFiller(options.model, checkpoint=chosen_checkpoint(options) or ('last' if is_run else ''))
     for text in texts:
         masks = fill(text, options.top)
         print(text)

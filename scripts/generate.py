@@ -13,7 +13,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_checkpoint, define_workdir
+from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_run
 from efficient_attention.errors import InputError, require_at_least
 
 DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
@@ -28,7 +28,7 @@ def main() -> None:
     from efficient_attention.inference.sampling import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    generate = TextGenerator(options.workdir, checkpoint=options.checkpoint)
+    generate = TextGenerator(options.workdir, checkpoint=chosen_checkpoint(options))
     if options.beams:
         search = {name: options[name].value for name in ('max_tokens', 'beams', 'best')}
         for found in generate.best(options.prompt, **search):
@@ -42,7 +42,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """The flags of this command."""
     options = flags.FlagValues()
-    define_workdir(options=options)
+    define_run(options=options)
     flags.DEFINE_string('prompt', None, 'The text to go on with.', flag_values=options)
     flags.DEFINE_integer('max_tokens', 200, 'Bytes, characters, words or pieces to add.', flag_values=options)
     flags.DEFINE_float('temperature', 1.0, '0 = always the most probable token.', flag_values=options)

@@ -12,7 +12,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_split, define_workdir
+from efficient_attention.commands.flags import define_run, define_split
 from efficient_attention.errors import InputError
 
 
@@ -28,7 +28,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """The flags of this command."""
     options = flags.FlagValues()
-    define_workdir('Folder of the run; its data fields are read.', options)
+    define_run('Folder of the run; its data fields are read.', options)
     flags.DEFINE_integer('order', 5, 'n.', flag_values=options)
     define_split(('held_out', 'test'), 'held_out', 'Part of the text to score.', options)
     count = 'Count only so many tokens from the start of the train split.'

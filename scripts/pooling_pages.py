@@ -5,7 +5,7 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.flags import define_checkpoint, define_model
+from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
 from efficient_attention.inference.pooled_text import (
     BETWEEN,
     SPECIAL,
@@ -65,7 +65,7 @@ def define_pooling_flags(options: flags.FlagValues) -> None:
 
 def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
     """A page with each text and its weights, as a model of that flag gives them; prints the answers."""
-    weigher = TextWeigher(Path(options.model), options.checkpoint)
+    weigher = TextWeigher(Path(options.model), chosen_checkpoint(options))
     found = [weigher(text) for text in texts]
     for one in found:
         print(answer_of(one))

@@ -20,7 +20,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.flags import define_choices, define_path
+from efficient_attention.commands.flags import define_choices, define_model, define_path
 from efficient_attention.errors import InputError
 from efficient_attention.models.text_to_text_sizes import t5_fields
 
@@ -43,7 +43,7 @@ Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 def define_flags(options: flags.FlagValues) -> None:
     """The flags of the command."""
     define_choices('parts', tuple(PARTS), 'What is measured', options)
-    define_path('model', 'A workdir or Hugging Face folder, for the part translate.', None, options)
+    define_model(options)  # for the part translate
     define_path('input', 'Texts to translate, one a line, plain or .gz.', None, options)
     flags.DEFINE_integer('beams', 5, 'Of the part translate.', flag_values=options)
     flags.DEFINE_float('alpha', 1.0, 'Of the length penalty of the part translate.', flag_values=options)

@@ -29,6 +29,7 @@ from absl import flags
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
+    chosen_checkpoint,
     define_batch_size,
     define_checkpoint,
     define_model,
@@ -59,7 +60,7 @@ def main() -> None:
     from efficient_attention.inference.translator import Decoding, open_translator
 
     decoding = Decoding(**{name: options[name].value for name in SEARCH})
-    choice: dict[str, Any] = {'checkpoint': options.checkpoint, 'decoding': decoding, 'prefix': options.prefix}
+    choice: dict[str, Any] = {'checkpoint': chosen_checkpoint(options), 'decoding': decoding, 'prefix': options.prefix}
     choice['length'] = options.length
     translator = open_translator(options.model, **choice)
     if options.output is None and options.input is not None:
@@ -79,7 +80,7 @@ def score_alone(options: flags.FlagValues) -> None:
     """Prints the scores of an output that is there; raises InputError where there is none, or a model is named."""
     if options.output is None:
         raise InputError('--references needs --output, and --input unless that file is there')
-    if unread := [name for name in (*SEARCH, 'prefix', 'length', 'checkpoint') if options[name].present]:
+    if unread := [name for name in (*SEARCH, 'prefix', 'length', 'checkpoint', 'average') if options[name].present]:
         raise InputError(f'--{unread[0]} is of a search, and without --input the --output that is there is scored')
     if options.model is not None:
         raise InputError('--model needs --input; without both, --references scores the --output that is there')

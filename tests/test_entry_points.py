@@ -175,6 +175,14 @@ def test_evaluation_of_the_best_checkpoint(call_here, trained):
     assert max(measured, key=lambda step: measured[step]['masked_lm_loss']) == 1  # best_mode is 'max'
 
 
+def test_evaluation_of_the_mean_of_the_last_checkpoints(call_here, trained):
+    code, out, _ = call_here('eval.py', f'--model={trained}', '--batch_size=16', '--average=2')
+    found, measured = json.loads(out.splitlines()[-1]), held_out(trained)
+    assert (code, found['step'], found['averaged_steps']) == (0, 3, '2, 3')
+    losses = [found['masked_lm_loss'], *(measured[step]['masked_lm_loss'] for step in (2, 3))]
+    assert len(set(losses)) == 3 and losses == pytest.approx([losses[0]] * 3, rel=0.02)
+
+
 @pytest.mark.parametrize('script', ['train.py', 'eval.py'])
 def test_checkpoints_are_compared_with_their_seals(call_here, trained, tmp_path, script: str):
     shutil.copytree(trained / 'checkpoints', tmp_path / 'checkpoints')
@@ -245,6 +253,11 @@ BAD_COMMANDS = {  # arguments: the line that they give
     'eval.py --workdir={0}/run --checkpoint=7': 'there is no checkpoint of step 7 in {0}/run/checkpoints; kept',
     'eval.py --workdir={0}/run --checkpoint=one': "checkpoint 'one' is none of last, best and a step; in {0}/run/",
     'eval.py --workdir={0}/run --checkpoint=best': 'no checkpoint is the best one, as none has the metric ',
+    'eval.py --model={0}/run --average=5': 'the mean of 5 checkpoints needs as many; {0}/run/checkpoints keeps 1 (0): '
+    'train with checkpoint.keep of at least 5',
+    'eval.py --workdir={0}/run --average=1 --checkpoint=0': '--average takes the mean of the last checkpoints, and',
+    'eval.py --workdir={0}/run --model={0}': 'flag --workdir={0}: already defined as {0}/run',
+    'scripts/fill_mask.py --workdir={0}/run --average=2 [MASK]': 'the mean of 2 checkpoints needs as many; {0}/run/',
     'scripts/fill_mask.py --model={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
     'scripts/fill_mask.py --model={0}/run dog': "no [MASK] in the text 'dog'",
     'efficient_attention/workdir/report.py {0}': 'there is nothing to report: {0}/metrics.jsonl is missing or empty',

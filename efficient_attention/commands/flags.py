@@ -6,6 +6,8 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.errors import InputError
+
 flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
 
 
@@ -75,13 +77,35 @@ def define_verify() -> flags.FlagHolder[bool]:
 def define_workdir(
     meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:
-    """Defines --workdir, a run."""
+    """Defines --workdir, a run that is trained."""
     return define_path('workdir', meaning, options=options)
 
 
 def define_model(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[Path | None]:
-    """Defines --model, whatever holds a trained model."""
-    return define_path('model', 'Folder of a run, or a Hugging Face folder.', options=options)
+    """Defines --model, whatever holds a trained model; --workdir says the same."""
+    return _define_folder('model', 'workdir', 'Folder of a run, or a Hugging Face folder.', options)
+
+
+def define_run(
+    meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[Path | None]:
+    """Defines --workdir, a run that is read; --model says the same."""
+    return _define_folder('workdir', 'model', meaning, options)
+
+
+def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValues) -> flags.FlagHolder[Path | None]:
+    """Defines a flag of a path with two names, of which a command line has one."""
+    holder = flags.DEFINE(
+        PathParser(),
+        name,
+        None,
+        meaning,
+        flag_values=options,
+        serializer=flags.ArgumentSerializer(),
+        allow_overwrite=False,  # else the second of two folders would win in silence
+    )
+    flags.DEFINE_alias(other, name, flag_values=options)
+    return holder
 
 
 def define_output(
@@ -94,9 +118,20 @@ def define_output(
 def define_checkpoint(
     default: str, meaning: str = '', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[str]:
-    """Defines --checkpoint; `meaning` says what an empty default stands for."""
+    """Defines --checkpoint and --average; `meaning` says what an empty default stands for."""
+    mean = 'Take the mean of so many of the last checkpoints of the run, in place of --checkpoint.'
+    flags.DEFINE_integer('average', None, mean, lower_bound=1, flag_values=options)
     meaning = f'Checkpoint of the run: last, best (by checkpoint.best_metric of its config), or a step{meaning}.'
     return flags.DEFINE_string('checkpoint', default, meaning, flag_values=options)
+
+
+def chosen_checkpoint(options: flags.FlagValues = flags.FLAGS) -> str:
+    """What --checkpoint or --average asks for, as one word; raises InputError where both are given."""
+    if options.average is None:
+        return options.checkpoint
+    if options['checkpoint'].present:
+        raise InputError('--average takes the mean of the last checkpoints, and --checkpoint names one; give one')
+    return f'average-{options.average}'
 
 
 def define_batch_size(

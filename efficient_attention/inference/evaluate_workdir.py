@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import restore
 from efficient_attention.inference.transducer import why_unsearchable
 from efficient_attention.inference.translator import generation_scores
-from efficient_attention.interop.from_workdir import checkpoint_thresholds
+from efficient_attention.interop.from_workdir import checkpoint_thresholds, wanted_checkpoint
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.text_to_text import TextToTextTask
@@ -42,7 +42,8 @@ def evaluate_workdir(
 
     Args:
         workdir: a folder that train.py wrote.
-        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5', the mean
+            of the last 5, which 'averaged_steps' then names.
         batch_size: rows at a time, over all devices; None = the config's.
         before_search: is called with the metrics that are known before texts are searched, which takes longer; where
             none are, not at all.
@@ -53,8 +54,7 @@ def evaluate_workdir(
             over the devices.
     """
     config = read_config(workdir)
-    metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
-    wanted = CheckpointReader(workdir).wanted(checkpoint, metric=metric, mode=mode)
+    wanted = wanted_checkpoint(CheckpointReader(workdir), config, checkpoint)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,
@@ -64,10 +64,10 @@ def evaluate_workdir(
     if not config.has_held_out:
         raise InputError(f'{workdir}: {nothing_held_out(config)}')
     compare_with_peers({'config': to_dict(config)})
-    evaluation, params, step = restore(workdir, wanted=wanted, config=config)
-    compare_with_peers({'checkpoint': step})
+    evaluation, params, step, averaged = restore(workdir, wanted=wanted, config=config)
+    compare_with_peers({'checkpoint': averaged or step})
     if isinstance(evaluation.task, FineTuningTask) and config.eval.split == 'test':
-        evaluation.task.use_thresholds(checkpoint_thresholds(workdir, config, str(step)))
+        evaluation.task.use_thresholds(checkpoint_thresholds(workdir, config, checkpoint if averaged else str(step)))
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     graph, params = for_inference(evaluation.graph(), params)
@@ -76,7 +76,8 @@ def evaluate_workdir(
     with Watchdog(config.train.stall_seconds, workdir) as watchdog:
         on_batch = functools.partial(watchdog.note, step, EVALUATING)
         metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
-        found = {'step': step, **task.protocol, **metrics}
+        steps = {'averaged_steps': ', '.join(map(str, averaged))} if averaged else {}
+        found = {'step': step, **steps, **task.protocol, **metrics}
         if not isinstance(task, TextToTextTask):
             return found
         if reason := why_unsearchable(config.model):

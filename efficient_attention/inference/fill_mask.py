@@ -15,6 +15,7 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.vocabulary import readable, vocabulary_of
 from efficient_attention.errors import InputError
+from efficient_attention.inference.items import check_text, for_each
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
@@ -67,7 +68,7 @@ class MaskFiller:
         """The same for each of several texts, `batch_size` rows at a time."""
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
-        rows_of_text = [self.rows(text) for text in texts]
+        rows_of_text = for_each(texts, self.rows)
         rows = [row for one_text in rows_of_text for row in one_text]
         logits = [
             logits_PV
@@ -81,8 +82,9 @@ class MaskFiller:
         """The text as a row with the places of its masks; a longer one as a window around each mask.
 
         Raises:
-            InputError: the text has no [MASK].
+            InputError: it is no text, or it has no [MASK].
         """
+        check_text(text)
         vocabulary, room = self.vocabulary, self.length - 2
         text = text.replace('[MASK]', self.token(vocabulary.mask))
         ids = self.reader.encode(text, add_special_tokens=False).ids

@@ -79,7 +79,8 @@ def continue_text(
 class TextGenerator:
     """A language model from its workdir, ready to go on with texts; needs no data and one device.
 
-    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number; '' = the best where one
+    is known, else the last.
 
     Raises:
         InputError: there is no language modelling run in the workdir, no such checkpoint, or no vocabulary.

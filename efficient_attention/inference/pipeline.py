@@ -14,10 +14,12 @@ from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.labelled_text import ARENA
 from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder, unknown_words
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require_at_least
 from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.items import check_text, for_each
 from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
+from efficient_attention.inference.text_generation_pipeline import TextGenerationPipeline
 from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.config_in import default_labels
@@ -38,13 +40,14 @@ PROBLEMS = {
     'question-answering': ('question_answering', 'multi_hop'),
     'multiple-choice': ('multiple_choice',),
 }
+TEXT_GENERATION = 'text-generation'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
 TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # as released T5s name theirs
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
 
 
 def pipeline(
-    task: str, path: str | Path, *, checkpoint: str = '', batch_size: int = 32, length: int = 0, **options: Any
+    task: str, path: str | Path, *, checkpoint: str = '', batch_size: int = 0, length: int = 0, **options: Any
 ) -> Any:
     """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
 
@@ -61,22 +64,30 @@ def pipeline(
         'text2text-generation'  text -> {'text', 'score', 'is_ended'}, the `best` of them in a list where that is above
                                 1; 'translation', 'translation_en_to_de' and the like, and 'summarization' are the
                                 same, with the prefix that a released T5's config.json has for a task of that name
+        'text-generation'       text -> {'text'}, the text with what a language model writes after it
 
     Args:
         task: one of the names above.
         path: a Hugging Face folder or a workdir.
-        checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
-        batch_size: rows at a time.
+        checkpoint: of a workdir: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best where one
+            is known, else the last.
+        batch_size: rows at a time; 0 = 32.
         length: most tokens a row, of 'text2text-generation' those of the text that is read; 0 = as many as the model
             has positions for, or without a table of them as many as it was trained on, or 512.
         options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of 'text2text-generation' `prefix`,
             `alignments` and the fields of `Decoding` (inference/translator.py), such as `beams`, `best` and `alpha`; of
-            the others fields of a config's `examples` group.
+            'text-generation' `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and `best`; of the others
+            fields of a config's `examples` group.
 
     Raises:
         InputError: unknown task, or a checkpoint without what the task needs.
     """
-    size = {'batch_size': batch_size, 'length': length}
+    require_at_least(0, 'batch_size', batch_size)
+    if task == TEXT_GENERATION:
+        if batch_size or length:
+            raise InputError(f'{task} reads one prompt at a time, of any length; leave out batch_size and length')
+        return TextGenerationPipeline(Path(path), checkpoint=checkpoint, **options)
+    size = {'batch_size': batch_size or 32, 'length': length}
     return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), **size, **options)
 
 
@@ -84,7 +95,7 @@ def make_pipeline(
     task: str, path: Path, pretrained: Pretrained, *, batch_size: int, length: int, **options: Any
 ) -> Any:
     """`pipeline` for a checkpoint that is open; `path` is for messages."""
-    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS)
+    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
     is_text_to_text = task in TEXT_TO_TEXT_TASKS or bool(TRANSLATION.fullmatch(task))
     if task not in known and not is_text_to_text:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
@@ -166,6 +177,12 @@ class TextPipeline:
             sentences=examples.sentences,
         )
 
+    def rows(self, task: Problem[Any, Any], examples: Sequence[Any]) -> list[Feature]:
+        """The rows of examples; raises InputError where a text or its global tokens do not fit the model."""
+        features = task.encode(examples)
+        check_global(features, self.config)
+        return features
+
     def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
         """What the model says of rows; raises InputError where one has more global tokens than the model has places."""
         check_global(features, self.config)
@@ -198,8 +215,12 @@ class TextPipeline:
         is_pair = self.takes_any and bool(inputs) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
         task = self.task(dataclasses.replace(self.examples, text_pair=column))
-        examples = [task.example(value) for value in inputs]
-        features = task.encode(examples)
+        examples = for_each(inputs, task.example)
+        try:
+            features = self.rows(task, examples)
+        except InputError:
+            for_each(examples, lambda example: self.rows(task, [example]))  # raises with the number of the bad one
+            raise
         predictions = task.decode(examples, features, self.outputs(features))
         return [task.answer(prediction) for prediction in predictions], task.losses + unknown_words(
             self.encoder, features
@@ -230,9 +251,7 @@ class VectorPipeline:
         """float32 [tokens, D] of a text, special tokens included, or [D] if pooled; a list of them for a list."""
         if not isinstance(inputs, list):
             return self([inputs])[0]
-        for number, text in enumerate(inputs):
-            if not isinstance(text, str) or not text.strip():
-                raise InputError(f'input {number} is {text!r}; it must be a text')
+        for_each(inputs, check_text)
         features = [self.features(text) for text in inputs]
         outputs = iter(self.predict([feature for rows in features for feature in rows]))
         return [self.pooled([next(outputs)['vectors'] for _ in rows]) for rows in features]

@@ -13,11 +13,13 @@ from efficient_attention.config.fields import CHANGEABLE, TRAINING_ONLY
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.interop.from_workdir import wanted_checkpoint
 from efficient_attention.models.device_memory import check_fits, state_bytes
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
+from efficient_attention.workdir.checkpoint_average import AVERAGED, Average
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import fields_of_a_run, read_config, with_new_fields
 from efficient_attention.workdir.fingerprint import TEACHER, compare_fingerprints
@@ -25,19 +27,20 @@ from efficient_attention.workdir.model_params import restore_params
 
 
 class Trained(NamedTuple):
-    """The evaluation of a run, and the parameters of one of its steps."""
+    """The evaluation of a run, and the parameters of one of its steps, or the mean of several up to it."""
 
     evaluation: Evaluation
     params: Any
     step: int
+    averaged: tuple[int, ...] = ()  # the steps that a mean is of
 
 
-def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = None) -> Trained:
+def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig | None = None) -> Trained:
     """The parameters of a checkpoint on this machine's devices, with what evaluates them.
 
     Args:
         workdir: a folder that train.py wrote.
-        wanted: a number of updates, or the best step; None = the newest.
+        wanted: a number of updates, the best step, or the mean of the last ones; None = the newest.
         config: instead of the workdir's own, with fields changed that leave the parameters as they are.
 
     Raises:
@@ -59,7 +62,7 @@ def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = 
         changeable=(*fields_of_a_run(CHANGEABLE), *fields_of_a_run(TRAINING_ONLY), TEACHER),
         advice='put back what was changed since',
     )
-    return Trained(evaluation, restored.state, restored.step)
+    return Trained(evaluation, restored.state, restored.step, tuple(restored.record.get(AVERAGED, ())))
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Any:
@@ -75,11 +78,12 @@ def restore_for_inference(
     Args:
         workdir: a folder that train.py wrote.
         config: of the run.
-        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number or 'average-5', the
+            mean of the last 5; '' = the best where one is known, else the last.
         make_model: the model with any parameters; none are drawn.
     """
     reader = CheckpointReader(workdir)
-    wanted = reader.wanted(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
+    wanted = wanted_checkpoint(reader, config, checkpoint)
     graph, state = nnx.split(nnx.eval_shape(make_model))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
+from efficient_attention.inference.items import check_text, for_each
 from efficient_attention.inference.translator import Decoding, Translation, translator_of
 from efficient_attention.interop.pretrained import Pretrained
 
@@ -53,19 +54,15 @@ class TextToTextPipeline:
         Raises:
             InputError: a text is empty, or there is something else than texts.
         """
-        if not isinstance(texts, str | list | tuple) or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f'there is {str(texts)[:40]!r}, of type {type(texts).__name__}; it must be a text or a list of them'
-            )
-        given = [texts] if isinstance(texts, str) else list(texts)
-        for number, text in enumerate(given):
-            if not text.strip():
-                raise InputError(f'text {number} is {text!r}; it must be a text that is not empty')
+        given: list[Any] = list(texts) if isinstance(texts, list | tuple) else [texts]
+        for_each(given, check_text)
         before = self.translator.cut_sources
         found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
         if cut := self.translator.cut_sources - before:
             most = self.translator.encoder.source.length
             warnings.warn(f'{cut} of {len(given)} texts have more than {most} tokens and were cut', stacklevel=2)
+        if line := self.translator.unknown.take():
+            warnings.warn(line, stacklevel=2)
         return found[0] if isinstance(texts, str) else found
 
     def shown(self, found: list[Translation]) -> Any:

@@ -90,10 +90,12 @@ def saying_what_is_done(partial: Path) -> Iterator[None]:
 
 
 def say_limits(translator: Translator) -> None:
-    """Says how many sources were cut, and how many texts were ended by the most tokens that they may have, if any."""
+    """Says how many sources were cut, had unknown words, and how many texts were ended by their most tokens, if any."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
+    if said := translator.unknown.take():
+        print(said, file=sys.stderr)
     if translator.unended:
         print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 
@@ -125,7 +127,7 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
 
 
 def translate_stream(translator: Translator, source: Iterable[bytes], output: TextIO, *, form: str = 'text') -> None:
-    """Answers each line of a stream as it comes; says of which the source was cut, and how many texts had no end.
+    """Answers each line of a stream as it comes; says which were cut or had unknown words, and how many had no end.
 
     Raises:
         InputError: a line is not UTF-8.
@@ -140,6 +142,8 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
         if translator.cut_sources > cut:
             cut = translator.cut_sources
             print(f'line {number} has more than {translator.encoder.source.length} tokens and was cut', file=sys.stderr)
+        if said := translator.unknown.take():
+            print(f'line {number}: {said}', file=sys.stderr)
     if translator.unended:
         print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 

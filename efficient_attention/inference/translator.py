@@ -24,6 +24,7 @@ from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
+from efficient_attention.inference.unknown_tokens import UnknownTokens
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.generation_config import Forced, task_prefixes, unused_settings
 from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
@@ -105,6 +106,7 @@ class Translator:
     def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', origin: str = '') -> None:
         self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
         self.cut_sources = 0  # so far, of more tokens than a source may have
+        self.unknown = UnknownTokens(encoder.source.tokenizer)
         self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
         self.unwritten = structural_ids(encoder.target.tokenizer)  # sentinels say which span the pieces behind fill
 
@@ -116,7 +118,9 @@ class Translator:
     def each(self, texts: Sequence[str], *, alignments: bool = False) -> Iterator[tuple[int, list[Translation]]]:
         """The number of each text with its best targets, the shortest texts first, as they are found."""
         encoder = self.encoder.source
-        sources = encoder.ids(self.prefix + text for text in texts)
+        texts = [self.prefix + text for text in texts]
+        sources = encoder.ids(texts)
+        self.unknown.note(texts, [ids[encoder.symbols.count - 1 : -1] for ids in sources])
         self.cut_sources += sum(len(ids) > encoder.length for ids in sources)
         sources = [encoder.cut(ids) for ids in sources]
         for number, targets in self.transducer.each(sources, alignments=alignments):
@@ -302,6 +306,8 @@ def generation_scores(
                 found[numbers[place]] = best[0].text if best else ''
                 on_text()
             unended += translator.unended
+            if line := translator.unknown.take():
+                logging.getLogger(__name__).warning('%s', line)
             written.append(dict(sorted(found.items())))
     scores = written_scores(sets, [task.pairs_of_set(one) for one in sets], written)
     if task.pairs.overlong == 'skip':

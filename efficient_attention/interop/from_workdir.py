@@ -10,6 +10,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.models.device_memory import check_host_fits
+from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.model_params import restore_params
@@ -32,7 +33,8 @@ def encoder_run(workdir: Path) -> RunConfig:
             f'{workdir} holds a language model, and an encoder or an encoder-decoder is needed: '
             f'a run of {" or ".join(READ)}, '
             "or a language model with model.directions_apart and data.units 'tokenizer'; "
-            'scripts/generate.py generates text with a language model, eval.py evaluates it'
+            "scripts/generate.py and the pipeline 'text-generation' generate text with a language model, "
+            'eval.py evaluates it'
         )
     return config
 
@@ -49,24 +51,38 @@ def parts_of(config: RunConfig) -> Parts:
     return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 
 
-def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted:
+def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted | Average:
     """What `checkpoint` asks the reader for; arguments and errors as `workdir_params`."""
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     has_best = bool(metric) and reader.best_step(metric, mode) is not None
-    return reader.wanted(checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
+    return chosen(reader, checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
 
 
-def checkpoint_step(workdir: Path, config: RunConfig, checkpoint: str = '') -> int:
-    """The step of the checkpoint that is read; arguments and errors as `workdir_params`."""
+def checkpoint_words(workdir: Path, config: RunConfig, checkpoint: str = '') -> str:
+    """The step or steps that are read, in a few words; arguments and errors as `workdir_params`."""
     reader = CheckpointReader(workdir)
-    return reader.step_of(wanted_checkpoint(reader, config, checkpoint))
+    wanted = wanted_checkpoint(reader, config, checkpoint)
+    if isinstance(wanted, Average):
+        return f'mean of steps {", ".join(map(str, last_steps(reader, wanted.checkpoints)))}'
+    return f'step {reader.step_of(wanted)}'
 
 
 def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
-    """What was chosen on the dev files with the checkpoint that is read; {} where it was not. As `workdir_params`."""
+    """What was chosen on the dev files with the checkpoint that is read; {} where it was not. As `workdir_params`.
+
+    Raises:
+        InputError: also where a mean is read of checkpoints that have thresholds, each its own.
+    """
     reader = CheckpointReader(workdir)
-    metrics = reader.record(wanted_checkpoint(reader, config, checkpoint)).get('metrics', {})
-    return {name: value for name, value in metrics.items() if name.endswith(THRESHOLD)}
+    wanted = wanted_checkpoint(reader, config, checkpoint)
+    metrics = reader.record(None if isinstance(wanted, Average) else wanted).get('metrics', {})
+    found = {name: value for name, value in metrics.items() if name.endswith(THRESHOLD)}
+    if found and isinstance(wanted, Average):
+        raise InputError(
+            f'{workdir}: {", ".join(found)} was chosen for each checkpoint by itself, and a mean of checkpoints has '
+            'none; choose one checkpoint (--checkpoint)'
+        )
+    return found
 
 
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
@@ -75,7 +91,8 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     Args:
         workdir: the folder.
         config: its config.
-        checkpoint: 'last', 'best' or a step; '' = the best where one is known, else the last.
+        checkpoint: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best where one is known,
+            else the last.
 
     Raises:
         InputError: no such checkpoint, or its parameters are not those of the config.

@@ -35,7 +35,12 @@ from efficient_attention.interop.config_out import QUANTIZED, config_values
 from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.factors import factored, products
 from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
+from efficient_attention.interop.from_workdir import (
+    checkpoint_thresholds,
+    checkpoint_words,
+    encoder_run,
+    workdir_params,
+)
 from efficient_attention.interop.generation_config import (
     GENERATION,
     Forced,
@@ -108,7 +113,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
 
     Args:
         path: the folder.
-        checkpoint: of a workdir: 'last', 'best' or a step; '' = best where its config names a metric, else last.
+        checkpoint: of a workdir: 'last', 'best', a step or 'average-5'; '' = best where its config names a metric.
 
     Raises:
         InputError: the folder has no config.json, or one that we do not follow, or no safetensors, or differs from its
@@ -170,7 +175,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         },
         pairs={name: getattr(config.pairs, name) for name in OUR_PAIRS} if config.task == TEXT_TO_TEXT else {},
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
-        origin=lambda: f'{path} step {checkpoint_step(path, config, checkpoint)}',
+        origin=lambda: f'{path} {checkpoint_words(path, config, checkpoint)}',
         run=config,
         target_tokenizer=path / TARGET_TOKENIZER if config.pairs.target_tokenizer else None,
     )

@@ -6,28 +6,38 @@ from typing import Any
 import jax
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
 from efficient_attention.pruning.pruner import make_pruner
+from efficient_attention.workdir.checkpoint_average import Average, restore_average
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored, Wanted
 
 PARAMS, SCORES = 'params', 'scores'  # fields of a state
 
 
 def restore_params(
-    reader: CheckpointReader, config: RunConfig, abstract: Any, wanted: Wanted, lay_out: Callable[[Any], Any]
+    reader: CheckpointReader, config: RunConfig, abstract: Any, wanted: Wanted | Average, lay_out: Callable[[Any], Any]
 ) -> Restored:
-    """The parameters of a step as the `state`, laid out on devices as `abstract` says.
+    """The parameters of a step or a mean of steps as the `state`, laid out on devices as `abstract` says.
 
     Args:
         reader: of the run's workdir.
         config: of the run.
         abstract: the parameters as `jax.ShapeDtypeStruct` with shardings.
-        wanted: as `CheckpointReader.restore` takes it.
+        wanted: as `CheckpointReader.restore` takes it, or a mean.
         lay_out: gives shapes of scores, in a dict 'scores' as the state has them, their shardings.
 
     Raises:
-        InputError: as `CheckpointReader.restore`.
+        InputError: as `CheckpointReader.restore`, or a mean is asked for of a run that prunes.
     """
     pruner = make_pruner(config.prune, abstract, head_width=config.model.head_width, steps=config.train.steps)
+    if isinstance(wanted, Average):
+        if pruner is not None:
+            raise InputError(
+                f'{reader.folder.parent}: the run prunes (prune.method {config.prune.method!r}), and the mean of '
+                'checkpoints with other masks is not pruned; choose one checkpoint (--checkpoint)'
+            )
+        step, state, record = restore_average(reader, {PARAMS: abstract}, wanted.checkpoints)
+        return Restored(step, state[PARAMS], record)
     if pruner is None:
         step, state, record = reader.restore({PARAMS: abstract}, wanted)
         return Restored(step, state[PARAMS], record)

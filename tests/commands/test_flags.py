@@ -1,5 +1,6 @@
 """Flags that several commands have: their types, and one line for a value that is none."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,35 @@ def test_defaults_are_values(options: flags.FlagValues):
     parse_flags(['program'], options=options)
     assert options.output == Path('out.json') and options.workdir is None
     assert options.lengths == [128, 512] and options.sides == ['full', 'causal']
+
+
+@pytest.mark.parametrize('define, name', [(shared_flags.define_model, 'model'), (shared_flags.define_run, 'workdir')])
+@pytest.mark.parametrize('word', ['model', 'workdir'])
+def test_a_trained_model_has_two_words_of_which_one_is_given(define: Callable, name: str, word: str):
+    options = flags.FlagValues()
+    define(options=options)
+    assert parse_flags(['program', f'--{word}=runs/x'], (name,), options=options) == []
+    assert options[name].value == Path('runs/x')
+    options = flags.FlagValues()
+    define(options=options)
+    with pytest.raises(InputError, match=f'^flag --{name}=runs/y: already defined as runs/x$'):
+        parse_flags(['program', '--model=runs/x', '--workdir=runs/y'], options=options)
+
+
+def test_a_checkpoint_or_a_mean_is_chosen():
+    def chosen(*words: str) -> str:
+        options = flags.FlagValues()
+        shared_flags.define_checkpoint('last', options=options)
+        parse_flags(['program', *words], options=options)
+        return shared_flags.chosen_checkpoint(options)
+
+    assert [chosen(), chosen('--checkpoint=7'), chosen('--average=5')] == ['last', '7', 'average-5']
+    with pytest.raises(
+        InputError, match='^--average takes the mean of the last checkpoints, and --checkpoint names one'
+    ):
+        chosen('--average=5', '--checkpoint=last')
+    with pytest.raises(InputError, match='^flag --average=0: 0 is not a positive integer$'):
+        chosen('--average=0')
 
 
 @pytest.mark.parametrize(

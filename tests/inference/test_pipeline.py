@@ -183,6 +183,23 @@ def test_masks_are_filled_with_the_number_of_tokens_asked_for(checkpoint):
     assert masks[0][0]['score'] >= masks[0][1]['score']
 
 
+@pytest.mark.parametrize('task', INPUTS)
+def test_a_bad_item_of_a_list_is_named_by_its_number(checkpoint, task: str):
+    run = ea.pipeline(task, checkpoint(PROBLEM[task]), **(SHORT if task == 'question-answering' else {}))
+    good = INPUTS[task]
+    with pytest.raises(InputError, match=f'^item {len(good)} of {len(good) + 1}: '):
+        run([*good[:-1], 5, good[-1]])
+    with pytest.raises(InputError) as raised:
+        run(5)
+    assert not str(raised.value).startswith('item')
+
+
+def test_a_text_that_is_too_long_is_named_by_its_number(checkpoint):
+    run = ea.pipeline('text-classification', checkpoint('classification'), overlong='error')
+    with pytest.raises(InputError, match="^item 2 of 3: input: field 'text' has 70 tokens"):
+        run([random_text(5, 3), random_text(70, 4), random_text(80, 4)])
+
+
 @pytest.mark.parametrize('problem', ['classification', 'token_classification'])
 def test_outputs_without_names_are_numbered(tmp_path: Path, problem: str):
     [task] = [task for task, own in PROBLEM.items() if own == problem]

@@ -1,6 +1,7 @@
 """`ea.pipeline('translation')`: of a Hugging Face folder, in the form of its input."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def test_texts_of_a_hugging_face_folder(name: str, tmp_path: Path):
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-5)
 
 
+def test_unknown_words_are_said(tmp_path: Path):
+    translate = ea.pipeline('translation', folder_of('t5_1', tmp_path / 't5'), prefix='w3 ', **SMALL)
+    with pytest.warns(UserWarning, match="^2 of 5 tokens of the sources are unknown to the tokenizer: 'neu', 'alt'$"):
+        translate(['w4 neu', 'alt'])
+    translate('w4 w5')  # warnings are errors
+
+
 @pytest.mark.parametrize(
     'options, said',
     [
@@ -59,10 +67,11 @@ def test_bad_options_are_named(options: dict, said: str, tmp_path: Path):
 
 def test_empty_texts_and_encoders_are_refused(tmp_path: Path):
     translate = ea.pipeline('text2text-generation', folder_of('t5_1', tmp_path / 't5'), **SMALL)
-    with pytest.raises(InputError, match=r"^text 1 is ' '; it must be a text that is not empty$"):
+    with pytest.raises(InputError, match="^item 2 of 2: the text is ' '; it must not be empty$"):
         translate(['w3', ' '])
-    for other in (None, 3, b'w3', {'text': 'w3'}, ['w3', 3]):
-        with pytest.raises(InputError, match=f'of type {type(other).__name__}; it must be a text or a list of them$'):
+    for other in (None, 3, b'w3', {'text': 'w3'}):
+        said = f'{other!r} (of type {type(other).__name__}) is no text; give a text or a list of texts'
+        with pytest.raises(InputError, match=f'^{re.escape(said)}$'):
             translate(other)
     encoder = next(path for path in sorted(FIXTURES.iterdir()) if path.name.startswith('bert'))
     shutil.copytree(encoder, tmp_path / 'bert')

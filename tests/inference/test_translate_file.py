@@ -22,10 +22,16 @@ class Shouting:
     class transducer:
         batching = Batching(rows=2)
 
-    cut_sources = 0
+    cut_sources = named = 0
 
     def __init__(self, fails_at: str = '') -> None:
         self.asked, self.fails_at, self.unended = [], fails_at, 0
+        self.unknown = self
+
+    def take(self) -> str:
+        """What is said of unknown words, once for each text with an f since the last time."""
+        found, self.named = [text for text in self.asked[self.named :] if 'f' in text], len(self.asked)
+        return f'{len(found)} unknown' if found else ''
 
     def __call__(self, texts: list[str]) -> list[list[Translation]]:
         if self.fails_at in texts:
@@ -56,6 +62,14 @@ def test_lines_keep_their_places(source: Path, tmp_path: Path, capsys: pytest.Ca
     assert said[-1] == f'{module.UNENDED}: 3'  # eins, zwei, drei
     assert output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ['in.txt', 'out.txt']
+
+
+def test_unknown_words_are_said_of_a_file_and_of_each_line_of_a_stream(source: Path, capsys: pytest.CaptureFixture):
+    source.write_text('elf\nacht\nzwoelf\n', encoding='utf-8')
+    translate_lines(Shouting(), source, io.StringIO())
+    assert capsys.readouterr().err.splitlines() == ['2 unknown']
+    translate_stream(Shouting(), source.read_bytes().splitlines(keepends=True), io.StringIO())
+    assert capsys.readouterr().err.splitlines() == ['line 1: 1 unknown', 'line 3: 1 unknown']
 
 
 def test_all_texts_with_their_scores(source: Path, tmp_path: Path):

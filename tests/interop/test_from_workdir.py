@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.from_workdir import encoder_run, workdir_params
+from efficient_attention.interop.from_workdir import (
+    checkpoint_thresholds,
+    checkpoint_words,
+    encoder_run,
+    workdir_params,
+)
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
@@ -44,6 +50,19 @@ def test_it_goes_out_and_comes_back_to_the_bit(workdir: Path, tmp_path: Path):
 def test_a_checkpoint_that_is_not_there_is_named(workdir: Path):
     with pytest.raises(InputError, match='there is no checkpoint of step 7'):
         workdir_params(workdir, encoder_run(workdir), '7')
+
+
+def test_a_mean_names_its_steps_and_has_no_thresholds(workdir: Path, tmp_path: Path):
+    config = encoder_run(workdir)
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+        for step in (3, 6):
+            metrics = {'masked_lm_loss': 1.0, 'no_answer_threshold': 0.5} if step == 6 else None
+            checkpoints.save(step, {'params': np.zeros(2)}, record={}, metrics=metrics)
+    assert checkpoint_words(tmp_path, config, 'average-2') == 'mean of steps 3, 6'
+    assert checkpoint_words(tmp_path, config) == 'step 6' and checkpoint_thresholds(tmp_path, config, '3') == {}
+    assert checkpoint_thresholds(tmp_path, config) == {'no_answer_threshold': 0.5}
+    with pytest.raises(InputError, match='no_answer_threshold was chosen for each checkpoint by itself, and a mean of'):
+        checkpoint_thresholds(tmp_path, config, 'average-2')
 
 
 def test_parameters_of_another_config_are_named(workdir: Path):

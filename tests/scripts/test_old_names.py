@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {  # old: new
     'convert.py --source a --to=b --to-long 8 --global-tokens 2': 'convert.py --model a --output=b --length 8 '
     '--global_tokens 2',
-    "fill_mask.py --workdir a 'A [MASK].' --top 3 two": "fill_mask.py --model a 'A [MASK].' two --top=3",
     'predict.py --model a --output b --set text=c id=d --split dev': 'predict.py --model a --output b --split dev '
     '--set text=c --set id=d',
     'prepare_corpus.py --lowercase false': 'prepare_corpus.py --nolowercase',

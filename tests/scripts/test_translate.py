@@ -109,4 +109,7 @@ def test_a_prefix_and_a_checkpoint_are_the_ones_that_are_named(workdir: Path, tm
 
     run_s = found('--input', source)
     assert run_s == found('--input', with_prefix, '--prefix', '') == found('--input', source, '--checkpoint=1')
+    newest = found('--input', source, '--checkpoint=1')
+    assert newest != found('--input', source, '--average=2') != found('--input', source, '--checkpoint=0')
+    assert newest == found('--input', source, '--average=1')
     assert run_s != found('--input', source, '--prefix', '') and run_s != found('--input', source, '--checkpoint=0')

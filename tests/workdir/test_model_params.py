@@ -5,8 +5,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
+from efficient_attention.errors import InputError
 from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_average import Average
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.model_params import restore_params
 from tests.training.tiny_fine_tuning import tiny_config
@@ -26,6 +29,11 @@ def test_parameters_are_masked_where_the_run_prunes_them(tmp_path: Path):
         workdir = drawn_workdir(run, tmp_path / method)
         abstract = lay_out(run.abstract_state.params)
         found = restore_params(CheckpointReader(workdir), config, abstract, None, lay_out)
+        if method != 'none':
+            with pytest.raises(
+                InputError, match=f"the run prunes .prune.method '{method}'., and the mean of checkpoints"
+            ):
+                restore_params(CheckpointReader(workdir), config, abstract, Average(1), lay_out)
         expected = run.evaluated(run.drawn_state())
         jax.tree.map(np.testing.assert_array_equal, found.state, expected)
         kernel = found.state['encoder']['stack']['layers']['feed_forward']['up']['kernel']

@@ -1,0 +1,43 @@
+"""Sources of a search whose words a tokenizer does not know: how many tokens, and which words they were."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from efficient_attention.data.tokenizers.text_to_text import first_id
+
+NAMED = 5  # words in a message
+
+
+class UnknownTokens:
+    """Counts tokens of texts that stand for any unknown word; always none of a tokenizer without such a token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.id = first_id(tokenizer.get_vocab(with_added_tokens=True), 'unknown')
+        self.count = self.total = 0
+        self.words: dict[str, None] = {}  # the first ones, each once
+
+    def note(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
+        """Counts those of texts, whose tokens are given, special ones left out."""
+        self.total += sum(map(len, tokens))
+        for text, ids in zip(texts, tokens, strict=True):
+            found = int((ids == self.id).sum())
+            self.count += found
+            if found and len(self.words) < NAMED:
+                self.name(text)
+
+    def name(self, text: str) -> None:
+        """Keeps the words of a text that have no other token, while there are few."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        for id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if id == self.id and len(self.words) < NAMED:
+                self.words[text[start:end].strip()] = None
+
+    def take(self) -> str:
+        """A line about the texts since the last call; '' where no token was unknown."""
+        count, total, words = self.count, self.total, ', '.join(map(repr, self.words))
+        such = f'such as {words}' if count > NAMED == len(self.words) else words
+        self.count, self.total, self.words = 0, 0, {}
+        return f'{count:,} of {total:,} tokens of the sources are unknown to the tokenizer: {such}' if count else ''

@@ -1,0 +1,101 @@
+"""The mean of a run's last checkpoints, which Vaswani et al. 2017 (arXiv 1706.03762, section 6.1) evaluate."""
+
+import functools
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.agreement import first_says
+from efficient_attention.workdir.checkpoint_reader import READ_ATTEMPTS, CheckpointReader, Restored, Wanted
+
+CHOICE = re.compile(r'average-([1-9]\d*)')  # as a user names a mean
+AVERAGED = 'averaged'  # in a record: the steps that a mean is of
+LOG = logging.getLogger(__name__)
+
+
+class Average(NamedTuple):
+    """Asks for the mean of so many of the last checkpoints."""
+
+    checkpoints: int
+
+
+def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | Average:
+    """Returns `reader.wanted`, or the mean that a choice such as 'average-5' asks for.
+
+    Raises:
+        InputError: as `reader.wanted`, or fewer checkpoints are kept.
+    """
+    found = CHOICE.fullmatch(choice)
+    if found is None:
+        return reader.wanted(choice, metric=metric, mode=mode)
+    last_steps(reader, int(found[1]))
+    return Average(int(found[1]))
+
+
+def last_steps(reader: CheckpointReader, count: int) -> list[int]:
+    """The newest `count` sealed steps, in rising order; raises InputError where fewer are kept."""
+    steps = reader.steps()
+    if not steps:
+        raise InputError(f'there is no checkpoint in {reader.folder}')
+    if len(steps) < count:
+        raise InputError(
+            f'the mean of {count} checkpoints needs as many; {reader.folder} keeps {len(steps)} '
+            f'({", ".join(map(str, steps))}): train with checkpoint.keep of at least {count}'
+        )
+    return steps[-count:]
+
+
+def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Restored:
+    """The mean of the arrays of the last `count` checkpoints, with the record of the newest; logs which they are.
+
+    Each checkpoint is compared with its seal. Sums are float32; the mean has the dtype of the arrays. The record's
+    'averaged' lists the steps.
+
+    Args:
+        reader: of the run's workdir.
+        abstract: as `CheckpointReader.restore` takes it, of floating-point arrays.
+        count: of checkpoints.
+
+    Raises:
+        InputError: fewer checkpoints are kept, or one is damaged or has other arrays.
+    """
+    for _ in range(READ_ATTEMPTS - 1):
+        steps = first_says(lambda: last_steps(reader, count))
+        try:
+            return mean_of(reader, abstract, steps)
+        except InputError:
+            if set(steps) <= set(first_says(reader.written_steps)):  # else a trainer removed one meanwhile
+                raise
+    return mean_of(reader, abstract, first_says(lambda: last_steps(reader, count)))
+
+
+def mean_of(reader: CheckpointReader, abstract: Any, steps: Sequence[int]) -> Restored:
+    """The mean of the arrays of these steps; raises InputError as `restore_average`."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    add = jax.jit(lambda total, new: jax.tree.map(jnp.add, total, in_float32(new)), out_shardings=shardings)
+    divide = jax.jit(functools.partial(quotient, abstract, len(steps)), out_shardings=shardings)
+    total = jax.jit(in_float32, out_shardings=shardings)(reader.restore(abstract, steps[0]).state)
+    for step in steps[1:]:
+        total = add(total, reader.restore(abstract, step).state)
+    LOG.info('the parameters are the mean of the checkpoints of steps %s', ', '.join(map(str, steps)))
+    return Restored(steps[-1], divide(total), reader.record(steps[-1]) | {AVERAGED: list(steps)})
+
+
+def in_float32(tree: Any) -> Any:
+    """The arrays as float32."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+
+
+def quotient(abstract: Any, count: int, total: Any) -> Any:
+    """The sums divided by `count`, each in the dtype of `abstract`."""
+
+    def divided(like: jax.ShapeDtypeStruct, leaf: Array) -> Array:
+        return (leaf / count).astype(like.dtype)
+
+    return jax.tree.map(divided, abstract, total)

@@ -1,0 +1,39 @@
+"""Unknown tokens of sources: how many, of which words, and none where a tokenizer knows every text."""
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from efficient_attention.inference.unknown_tokens import UnknownTokens
+
+
+def tokenizer_of(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def line_of(tokenizer: Tokenizer, *texts: str) -> str:
+    unknown = UnknownTokens(tokenizer)
+    encoded = tokenizer.encode_batch(list(texts))
+    unknown.note(texts, [np.array(one.ids, np.int32) for one in encoded])
+    line = unknown.take()
+    assert unknown.take() == ''
+    return line
+
+
+def test_unknown_words_are_counted_and_named():
+    words = tokenizer_of(models.WordLevel({'<unk>': 0, 'a': 1, 'dog': 2, '.': 3}, unk_token='<unk>'))
+    assert line_of(words, 'a dog.', 'a') == ''
+    said = ' tokens of the sources are unknown to the tokenizer: '
+    assert line_of(words, 'a dog.', 'a cat. A cat') == f"3 of 8{said}'cat', 'A'"
+    assert line_of(words, 'a b c d e f g') == f"6 of 7{said}such as 'b', 'c', 'd', 'e', 'f'"
+
+
+def test_characters_that_no_piece_has_are_named():
+    pieces = [('<unk>', 0.0), ('a', -1.0), ('b', -1.0)]
+    assert line_of(tokenizer_of(models.Unigram(pieces, unk_id=0)), 'ab \u00e4b').endswith(": '\u00e4'")
+
+
+def test_a_tokenizer_that_knows_every_text_says_nothing():
+    known = tokenizer_of(models.BPE({'a': 0, 'b': 1}, []))
+    assert line_of(known, 'ab', 'b') == ''
