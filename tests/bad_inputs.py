@@ -311,7 +311,24 @@ BAD_INPUTS = {
     # ---- workdirs and checkpoints ----
     'workdir missing': BadInput('eval.py --workdir={here}/none', '{here}/none: no run there (config.json is missing)'),
     'workdir a file': BadInput(
-        'eval.py --workdir={base}/corpus.txt', '{base}/corpus.txt: no run there (config.json is'
+        'eval.py --workdir={base}/corpus.txt', '{base}/corpus.txt is a file, and a workdir is a folder'
+    ),
+    'workdir a file to train in': BadInput(
+        'train.py --config=tests/training/tiny_run.py --workdir={base}/corpus.txt',
+        '{base}/corpus.txt is a file, and a workdir is a folder; name another --workdir',
+    ),
+    'workdir of something else': BadInput(
+        'train.py --config=tests/training/tiny_run.py --workdir={here}',
+        '{here} is no workdir: thesis.docx is in it, and training writes into its folder; name a new --workdir',
+        {'thesis.docx': 'chapter one'},
+    ),
+    'workdir an exported model': BadInput(
+        'eval.py --workdir={base}/model', '{base}/model is a Hugging Face folder, and no run that train.py wrote; such'
+    ),
+    'checkpoint a link': run(
+        'no checkpoint in {here}/run/checkpoints is undamaged; kept steps: 0',
+        lambda folder: (folder / 'checkpoints' / '0').rename(folder / 'elsewhere'),
+        lambda folder: (folder / 'checkpoints' / '0').symlink_to(folder / 'elsewhere'),
     ),
     'config deep': run('{here}/run/config.json: not JSON (nested too deeply)', written('config.json', DEEP)),
     'config of another version': run('{here}/run/config.json: unknown config field new; known:', fields(new=3)),
@@ -324,7 +341,7 @@ BAD_INPUTS = {
         'eval.py --workdir={base}/run --checkpoint=../x', "checkpoint '../x' is none of last"
     ),
     'checkpoint outside': run(
-        'no checkpoint in {here}/run/checkpoints is undamaged; there are 0',
+        'no checkpoint in {here}/run/checkpoints is undamaged; kept steps: 0',
         lambda folder: (folder / 'checkpoints' / '0' / 'record' / 'x').symlink_to('/etc/passwd'),
     ),
     'checkpoint without files': run(

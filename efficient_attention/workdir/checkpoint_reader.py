@@ -102,10 +102,13 @@ class CheckpointReader:
     def damage(self, step: int) -> str:
         """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals.
 
+        A step that is a link is damaged: what it leads to may be anywhere, and may change.
         Each of several processes compares a share of the files, and all get the same answer.
         """
         folder, found = self.folder / str(step), ''
-        if is_sealed(folder) or not self._counts(step):
+        if links := [path for path in (self.folder, folder) if path.is_symlink()]:
+            found = f'{links[0]} is a link'
+        elif is_sealed(folder) or not self._counts(step):
             found = damage(folder, label_of(step), share=Share(*place_among_peers()))
         return next(filter(None, gather_from_peers(found)), '')
 
@@ -148,11 +151,11 @@ class CheckpointReader:
         step = self._existing(int(choice) if choice.isdecimal() else None)
         if choice.isdecimal():
             return step
-        there_are = f'in {self.folder} there are {_listed(self.steps())}'
+        kept = f'kept steps in {self.folder}: {_listed(self.steps())}'
         if choice != BEST:
-            raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {there_are}')
+            raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {kept}')
         if not metric:
-            raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {there_are}')
+            raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {kept}')
         self._best(Best(metric, mode))
         return Best(metric, mode)
 
@@ -242,8 +245,8 @@ class CheckpointReader:
         steps = self.written_steps()
         if len(steps) > 1 or any(map(self._is_past_first_save, steps)):
             raise InputError(
-                f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; there are '
-                f'{_listed(steps)}: bring their files seal-*.sha256 back, or remove that folder to begin anew'
+                f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; kept '
+                f'steps: {_listed(steps)}; bring their files seal-*.sha256 back, or name a new --workdir'
             )
 
     def _is_past_first_save(self, step: int) -> bool:
@@ -286,7 +289,7 @@ class CheckpointReader:
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
             skipped.add(step)
         self._existing(None)
-        raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(self.steps())}')
+        raise InputError(f'no checkpoint in {self.folder} is undamaged; kept steps: {_listed(self.steps())}')
 
     def _name_unsealed(self, step: int, *, seconds: float) -> None:
         """Names the steps after this one that are not sealed and are older than so many seconds."""
@@ -301,8 +304,8 @@ class CheckpointReader:
         found = self.damage(step)
         if found:
             others = [other for other in self.steps() if other != step]
-            there_are = f'; other steps: {_listed(others)}' if others else ''
-            raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{there_are}')
+            rest = f'; other steps: {_listed(others)}' if others else ''
+            raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{rest}')
 
     def _counts(self, step: int) -> bool:
         """Whether a step is sealed, or its record says nothing of a seal."""
@@ -324,8 +327,8 @@ class CheckpointReader:
     def _best(self, wanted: Best) -> int:
         step = self.best_step(*wanted)
         if step is None:
-            there_are = f'in {self.folder} there are {_listed(self.steps())}'
-            raise InputError(f'no checkpoint is the best one, as none has the metric {wanted.metric!r}; {there_are}')
+            kept = f'kept steps in {self.folder}: {_listed(self.steps())}'
+            raise InputError(f'no checkpoint is the best one, as none has the metric {wanted.metric!r}; {kept}')
         return step
 
     def _existing(self, step: int | None) -> int:
@@ -344,8 +347,8 @@ class CheckpointReader:
                 yield
         except Exception as error:
             others = [other for other in self.steps() if other != step]
-            there_are = f'; other steps: {_listed(others)}' if others else ''
-            line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
+            rest = f'; other steps: {_listed(others)}' if others else ''
+            line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{rest}'
             raise InputError(line) from error
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from efficient_attention.errors import RunError
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.config_file import check_is_folder
 from efficient_attention.workdir.seal import is_sealed
 
 
@@ -16,6 +17,7 @@ def verify_checkpoints(workdir: Path) -> None:
         InputError: there is no checkpoint.
         RunError: some are damaged.
     """
+    check_is_folder(workdir)
     reader = CheckpointReader(workdir)
     steps = reader.existing_steps()
     damaged = []

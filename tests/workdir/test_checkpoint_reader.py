@@ -130,10 +130,14 @@ def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
     ('choice', 'metric', 'message'),
     [
         ('3', 'loss', 'there is no checkpoint of step 3 in {}; kept steps: 2, 5'),
-        ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; in {} there are 2, 5"),
-        ('', 'loss', "checkpoint '' is none of last, best and a step; in {} there are 2, 5"),
-        ('best', '', 'no checkpoint is the best one, as checkpoint.best_metric names no metric; in {} there are 2, 5'),
-        ('best', 'bad', "no checkpoint is the best one, as none has the metric 'bad'; in {} there are 2, 5"),
+        ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; kept steps in {}: 2, 5"),
+        ('', 'loss', "checkpoint '' is none of last, best and a step; kept steps in {}: 2, 5"),
+        (
+            'best',
+            '',
+            'no checkpoint is the best one, as checkpoint.best_metric names no metric; kept steps in {}: 2, 5',
+        ),
+        ('best', 'bad', "no checkpoint is the best one, as none has the metric 'bad'; kept steps in {}: 2, 5"),
     ],
 )
 def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
@@ -236,12 +240,32 @@ def test_a_damaged_step_that_is_asked_for_is_one_line_with_the_others(small):
     assert CheckpointReader(workdir).record()['step'] == 2
 
 
+@pytest.mark.parametrize('name', ['5', '.'])
+@pytest.mark.parametrize('has_seal', [True, False])
+def test_a_step_or_its_folder_that_is_a_link_is_not_read(small, tmp_path_factory, name: str, has_seal: bool):
+    workdir, layout = small
+    if not has_seal:  # as before there were seals
+        shutil.rmtree(workdir / 'checkpoints' / '2')
+        record = workdir / 'checkpoints' / '5' / 'record' / 'metadata'
+        record.write_text(json.dumps({'step': 5}))
+        (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
+    path, elsewhere = workdir / 'checkpoints' / name, tmp_path_factory.mktemp('elsewhere') / 'folder'
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    reader = CheckpointReader(workdir)
+    assert reader.damage(5) == f'{path} is a link'
+    with pytest.raises(InputError, match=f'^checkpoint {workdir}/checkpoints/5 is damaged: {path} is a link'):
+        reader.restore(layout, 5)
+    if name == '5' and has_seal:
+        assert reader.restore(layout).step == 2
+
+
 def test_where_all_are_damaged_nothing_begins_anew(small):
     workdir, layout = small
     flip(workdir, 2)
     flip(workdir, 5)
-    assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; there are 2, 5'
-    with pytest.raises(InputError, match='is undamaged; there are 2, 5'):
+    assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; kept steps: 2, 5'
+    with pytest.raises(InputError, match='is undamaged; kept steps: 2, 5'):
         CheckpointReader(workdir).newest()
 
 
@@ -249,7 +273,7 @@ def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
     workdir, _ = small
     for path in workdir.rglob('seal-*.sha256'):
         path.unlink()
-    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; there are 2, 5: bring'):
+    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; kept steps: 2, 5; bring'):
         CheckpointReader(workdir).newest()
 
 
@@ -264,7 +288,7 @@ def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small,
     if begins_anew:
         assert CheckpointReader(workdir).newest() is None
     else:
-        with pytest.raises(InputError, match=r'is sealed, which .*; there are 5: bring their'):
+        with pytest.raises(InputError, match=r'is sealed, which .*; kept steps: 5; bring their'):
             CheckpointReader(workdir).newest()
 
 
