@@ -49,6 +49,7 @@ from efficient_attention.workdir.folder_kind import RUN, check_kind
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from efficient_attention.workdir.report import write_report
+from efficient_attention.workdir.saved_before import last_line
 
 
 def train(
@@ -78,6 +79,7 @@ def train(
         check_claim(workdir, config)  # before data are prepared, which may take minutes
     else:
         check_kind(workdir, RUN)
+        CheckpointReader(workdir).check_not_lost()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind
@@ -97,6 +99,7 @@ def train(
         first = int(state.step)
         write_environment(workdir)
         stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
+        unsaved = [] if newest else unsaved_note(workdir)
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         checkpoints.before_seal = log.check_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
@@ -104,7 +107,7 @@ def train(
         progress.say(f'{run.describe()}; {begun}')
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
         trainer = Trainer(run, checkpoints, log, progress, fingerprint, watchdog)
-        notes = [*growth_note(saved_fingerprint(newest), config), *lost_lines_note(newest, log)]
+        notes = [*unsaved, *growth_note(saved_fingerprint(newest), config), *lost_lines_note(newest, log)]
         for note in [*notes, *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
@@ -169,6 +172,12 @@ def check_best_metric(run: Run) -> None:
     name = run.config.checkpoint.best_metric
     if name and name not in run.held_out_metrics:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
+
+
+def unsaved_note(workdir: Path) -> list[str]:
+    """A line where a run begins anew in a workdir in which one has ended before its first checkpoint; else none."""
+    last = last_line(workdir)
+    return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
 
 
 def lost_lines_note(newest: Saved | None, log: MetricsLog) -> list[str]:

@@ -28,9 +28,9 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.agreement import all_find, first_says
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
-from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics, score_of
 from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
+from efficient_attention.workdir.saved_before import is_past_first_save, lost_line
 from efficient_attention.workdir.seal import Share, damage, is_sealed, seal_fault
 
 FOLDER = 'checkpoints'
@@ -96,8 +96,19 @@ class CheckpointReader:
         """Returns `written_steps`; raises InputError where there are none."""
         steps = self.written_steps()
         if not steps:
-            raise InputError(f'there is no checkpoint in {self.folder}')
+            raise InputError(self._none_line())
         return steps
+
+    def check_not_lost(self) -> None:
+        """Raises InputError where no step is written, though the run has saved one: it is not to begin anew."""
+        if line := self._lost_line():
+            raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
+
+    def _lost_line(self) -> str:
+        return '' if self.written_steps() else lost_line(self.folder.parent, self.folder)
+
+    def _none_line(self) -> str:
+        return self._lost_line() or f'there is no checkpoint in {self.folder}'
 
     def damage(self, step: int) -> str:
         """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals.
@@ -243,21 +254,11 @@ class CheckpointReader:
     def _check_never_sealed(self) -> None:
         """Raises InputError where steps are written, none is sealed, and no kill in the first save explains it."""
         steps = self.written_steps()
-        if len(steps) > 1 or any(map(self._is_past_first_save, steps)):
+        if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
             raise InputError(
                 f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; kept '
                 f'steps: {_listed(steps)}; bring their files seal-*.sha256 back, or name a new --workdir'
             )
-
-    def _is_past_first_save(self, step: int) -> bool:
-        """Whether the run of a written step has gone through a whole save: each one waits for the one before it."""
-        workdir = self.folder.parent
-        try:
-            every = read_config(workdir).checkpoint.every_steps
-        except InputError:
-            return False
-        next_due = (step // every + 1) * every  # at this step itself, a line is written before the save
-        return step > every or any(line['step'] > next_due for line in read_metrics(workdir))
 
     def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
         """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""
@@ -334,7 +335,7 @@ class CheckpointReader:
     def _existing(self, step: int | None) -> int:
         steps = self.steps()
         if not steps:
-            raise InputError(f'there is no checkpoint in {self.folder}')
+            raise InputError(self._none_line())
         if step is not None and step not in steps:
             raise InputError(f'there is no checkpoint of step {step} in {self.folder}; kept steps: {_listed(steps)}')
         return steps[-1] if step is None else step

@@ -40,6 +40,7 @@ from efficient_attention.workdir.lock import WorkdirLock
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import score_of
 from efficient_attention.workdir.orbax_errors import reason, without_orbax_log
+from efficient_attention.workdir.saved_before import note_saved
 from efficient_attention.workdir.seal import is_sealed, write_seal
 
 TRASH = 'trash'
@@ -213,10 +214,19 @@ class Checkpoints:
         except Exception as error:
             self._fail(step, size, error)
             return
+        self._note_saved(step)
         if self._failure:
             LOG.warning('checkpoint step %d is saved in %s: saving works again', step, self.reader.folder)
         self._failure = None
         self.remove_superseded()
+
+    def _note_saved(self, step: int) -> None:
+        """Notes beside the checkpoints that a step is saved. Without the note the step counts all the same."""
+        try:
+            if jax.process_index() == 0:
+                note_saved(self.reader.folder.parent, step)
+        except (RunError, InputError) as error:
+            LOG.warning('%s', error)
 
     def _wait_for_seals(self, folder: Path) -> None:
         """In process 0, which removes older steps, waits for the seals of all processes."""

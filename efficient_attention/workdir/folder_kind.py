@@ -10,6 +10,7 @@ from pathlib import Path
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import CONFIG, check_is_folder
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
+from efficient_attention.workdir.saved_before import FILE_NAME as LAST_SAVED
 
 VALUES = 'values.json'  # of a grid's cell, before it is trained
 GRID_SUMMARY = 'grid.json'
@@ -27,7 +28,7 @@ SIGNS = {
 }
 # What may lie in a folder that nothing has been trained in: what a run leaves that ends before its config.json, and
 # what is there before any run: logs that a shell writes, hidden files, what a new disk has.
-RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, 'report.html', 'stalled-*.txt')
+RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 

@@ -282,6 +282,7 @@ def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small,
     workdir, _ = small
     shutil.rmtree(workdir / 'checkpoints' / '2')
     (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
+    (workdir / 'last_saved.json').unlink()
     config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(every_steps=every))
     (workdir / 'config.json').write_text(json.dumps(to_dict(config)))
     (workdir / 'metrics.jsonl').write_text(json.dumps({'step': last_line, 'split': 'train'}) + '\n')
