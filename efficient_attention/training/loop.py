@@ -34,6 +34,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, changed_file, file_hashes
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import (
@@ -94,8 +95,7 @@ def train(
         newest = checkpoints.newest
         compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
         state = begin_or_restore(run, start, checkpoints, fingerprint)
-        if jax.process_index() == 0:
-            run.task.save_assets(workdir)
+        renewed = write_assets(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
         stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
@@ -106,8 +106,9 @@ def train(
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
-        trainer = Trainer(run, checkpoints, log, progress, fingerprint, watchdog)
-        notes = [*unsaved, *growth_note(saved_fingerprint(newest), config), *lost_lines_note(newest, log)]
+        record = {FINGERPRINT: fingerprint, FILES: file_hashes(workdir) if jax.process_index() == 0 else {}}
+        trainer = Trainer(run, checkpoints, log, progress, record, watchdog)
+        notes = [*unsaved, *renewed, *growth_note(saved_fingerprint(newest), config), *lost_lines_note(newest, log)]
         for note in [*notes, *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
@@ -139,7 +140,7 @@ def begin_or_restore(
 
 def saved_fingerprint(newest: Saved | None) -> dict[str, Any]:
     """The fingerprint that a checkpoint holds, with the fields that have been added since; {} without a checkpoint."""
-    return with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
+    return with_new_fields(newest.record.get(FINGERPRINT, {})) if newest else {}
 
 
 def going_on_from(workdir: Path, newest: Saved | None) -> dict[str, int]:
@@ -174,6 +175,24 @@ def check_best_metric(run: Run) -> None:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
 
 
+def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
+    """Writes in the first process what lies beside the checkpoints, unless it is there; a line where it was changed.
+
+    Raises:
+        InputError: what is written anew is not what the checkpoint was saved with either.
+    """
+    record = newest.record if newest else {}
+    if jax.process_index() > 0:
+        return []
+    changed = changed_file(workdir, record)
+    if FILES in record and not changed:
+        return []
+    run.task.save_assets(workdir)
+    if found := changed_file(workdir, record):
+        raise InputError(f'{workdir} is damaged: {found}, nor is what the data give now; bring the old file back')
+    return [f'{workdir}: {changed}; it is written anew'] if changed else []
+
+
 def unsaved_note(workdir: Path) -> list[str]:
     """A line where a run begins anew in a workdir in which one has ended before its first checkpoint; else none."""
     last = last_line(workdir)
@@ -205,11 +224,11 @@ class Trainer:
         checkpoints: Checkpoints,
         log: MetricsLog,
         progress: ProgressDisplay,
-        fingerprint: dict[str, Any],
+        record: dict[str, Any],  # what all checkpoints of the run hold
         watchdog: Watchdog,
     ) -> None:
         self.run, self.config, self.watchdog = run, run.config, watchdog
-        self.checkpoints, self.log, self.progress, self.fingerprint = checkpoints, log, progress, fingerprint
+        self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
         self.eval_step = run.evaluation.step()
         self.has_evaluations = self.config.has_held_out
         self.held_out: dict[str, float] = {}  # of the last evaluation
@@ -294,7 +313,7 @@ class Trainer:
         """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
         self.watchdog.note(step, SAVING)
         check_state(step, state)
-        record = {'fingerprint': self.fingerprint, INTERVAL: self.queue.finished().as_json(), LINES: self.log.lines}
+        record = {**self.record, INTERVAL: self.queue.finished().as_json(), LINES: self.log.lines}
         self.checkpoints.save(step, state, record=record, metrics=metrics)
 
     def was_cut(self, step: int) -> bool:
