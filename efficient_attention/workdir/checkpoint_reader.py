@@ -15,6 +15,7 @@ and what one of them cannot read, none has read (`agreement.py`).
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +25,12 @@ import jax
 import orbax.checkpoint as ocp
 
 from efficient_attention.commands.peers import gather_from_peers, place_among_peers
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.agreement import all_find, first_says
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
+from efficient_attention.workdir.evaluations import HELD_OUT, best_of, earlier_evaluations
 from efficient_attention.workdir.metrics import read_metrics, score_of
 from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
 from efficient_attention.workdir.saved_before import is_past_first_save, lost_line
@@ -175,20 +178,25 @@ class CheckpointReader:
         return self._best(wanted) if isinstance(wanted, Best) else self._existing(wanted)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics of a step: in its record, or, where it was evaluated after its save, in the run's metrics.
+        """The metrics of a step: in its record, or, where it was evaluated after its save, beside it.
 
         {} where there are none, the record cannot be read, or a trainer removes it meanwhile.
         """
         try:
-            return self._record(step).get('metrics', {}) or self._later_metrics(step)
+            record = self._record(step)
+            lines = [] if record.get('metrics') else earlier_evaluations(self.folder, step, record)
         except InputError:
             return {}
+        found = next((line for line in lines if line['step'] == step), {})
+        finite = {name: one for name, one in found.items() if name not in ('step', 'split') and math.isfinite(one)}
+        return record.get('metrics') or finite
 
-    def _later_metrics(self, step: int) -> dict[str, float]:
-        lines = [
-            line for line in read_metrics(self.folder.parent) if (line['step'], line['split']) == (step, 'held_out')
-        ]
-        return {name: value for line in lines for name, value in line.items() if name not in ('step', 'split')}
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations of the run until its newest checkpoint; of its metrics where it has no checkpoint."""
+        step = self.latest_step()
+        if step is None:
+            return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]
+        return earlier_evaluations(self.folder, step, self._record(step))
 
     def record(self, wanted: Wanted = None) -> dict[str, Any]:
         """The JSON record of a step; raises InputError as `restore` does."""
@@ -370,6 +378,11 @@ def _checked(record: Any) -> dict[str, Any]:
     if not all(isinstance(value, (int, float)) for value in metrics.values()):
         raise ValueError('the metrics of its record are no numbers')
     return record
+
+
+def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
+    """The metrics, and the step, of the evaluation of a run that `config` calls best, else the last; {} without any."""
+    return best_of(CheckpointReader(workdir).evaluations(), config)
 
 
 def label_of(step: int) -> str:
