@@ -239,25 +239,6 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
         np.testing.assert_allclose(total / 4, expected[step, 'train']['loss'], rtol=1e-5)
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(folder, unbroken, tmp_path):
-    shutil.copytree(unbroken, tmp_path / 'run', ignore=shutil.ignore_patterns('checkpoints'))
-    before = (tmp_path / 'run' / 'metrics.jsonl').read_bytes()
-    with pytest.raises(InputError, match='though step 20 was saved; .*, name a new --workdir, or remove .* to begin'):
-        train(tiny_config(folder, **MESH), tmp_path / 'run')
-    with pytest.raises(InputError, match='though step 20 was saved; bring it back'):
-        evaluate_workdir(tmp_path / 'run')
-    assert (tmp_path / 'run' / 'metrics.jsonl').read_bytes() == before
-    assert not (tmp_path / 'run' / 'checkpoints').exists()
-
-
-def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_with_a_line(tmp_path):
-    assert loop.unsaved_note(tmp_path) == []
-    with MetricsLog(tmp_path) as log:
-        log.write(4, 'train', {'loss': 1.0})
-    line = 'the run before ended at step 4 or later without a checkpoint; this one begins anew'
-    assert loop.unsaved_note(tmp_path) == [line]
-
-
 def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbroken, monkeypatch, capfd):
     before = (unbroken / 'metrics.jsonl').read_text(encoding='utf-8')
     monkeypatch.setattr(PretrainingTask, 'rows_per_epoch', None)  # a call of it would plan training data for nothing
@@ -276,18 +257,6 @@ def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbrok
     assert f'{unbroken}: tokenizer.json is not what was written; it is written anew' in said
     assert (unbroken / 'tokenizer.json').read_bytes() == tokenizer
     (unbroken / 'metrics.jsonl').write_text(before, encoding='utf-8')
-
-
-def test_evaluations_come_from_the_checkpoint_and_not_from_the_log(unbroken, tmp_path):
-    shutil.copytree(unbroken, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / 'metrics.jsonl'
-    path.write_text(path.read_text().replace('masked_lm_loss": ', 'masked_lm_loss": 1'), encoding='utf-8')
-    newest = CheckpointReader(tmp_path).newest()
-    with MetricsLog(tmp_path, start_step=20) as log:
-        (note,) = loop.metrics_notes(newest, log)
-    assert note == f'{path}: its first 8 lines are not what the run wrote; it goes on without them'
-    expected = [line for line in read_metrics(unbroken) if line['split'] == 'held_out']
-    assert CheckpointReader(tmp_path).evaluations() == expected
 
 
 @pytest.mark.parametrize('batch_size', [8, 64])

@@ -240,26 +240,6 @@ def test_a_damaged_step_that_is_asked_for_is_one_line_with_the_others(small):
     assert CheckpointReader(workdir).record()['step'] == 2
 
 
-@pytest.mark.parametrize('name', ['5', '.'])
-@pytest.mark.parametrize('has_seal', [True, False])
-def test_a_step_or_its_folder_that_is_a_link_is_not_read(small, tmp_path_factory, name: str, has_seal: bool):
-    workdir, layout = small
-    if not has_seal:  # as before there were seals
-        shutil.rmtree(workdir / 'checkpoints' / '2')
-        record = workdir / 'checkpoints' / '5' / 'record' / 'metadata'
-        record.write_text(json.dumps({'step': 5}))
-        (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
-    path, elsewhere = workdir / 'checkpoints' / name, tmp_path_factory.mktemp('elsewhere') / 'folder'
-    path.rename(elsewhere)
-    path.symlink_to(elsewhere)
-    reader = CheckpointReader(workdir)
-    assert reader.damage(5) == f'{path} is a link'
-    with pytest.raises(InputError, match=f'^checkpoint {workdir}/checkpoints/5 is damaged: {path} is a link'):
-        reader.restore(layout, 5)
-    if name == '5' and has_seal:
-        assert reader.restore(layout).step == 2
-
-
 def test_where_all_are_damaged_nothing_begins_anew(small):
     workdir, layout = small
     flip(workdir, 2)
