@@ -54,7 +54,8 @@ from efficient_attention.errors import InputError, RunError
 from efficient_attention.interop.config_in import describe, read_values
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.metrics import best_evaluation, read_metrics
+from efficient_attention.workdir.evaluations import best_of
+from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import baselines_of, series_of
 from efficient_attention.workdir.seal import damage
 from scripts.fuzz_samples import (
@@ -157,7 +158,7 @@ def read_run_metrics(path: Path) -> None:
     lines = read_metrics(path.parent)
     series_of(lines)
     baselines_of(lines)
-    best_evaluation(path.parent, CheckpointConfig(best_metric='loss'))
+    best_of([line for line in lines if line['split'] == 'held_out'], CheckpointConfig(best_metric='loss'))
 
 
 def read_tags(path: Path) -> None:

@@ -13,7 +13,7 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import dropped_note, read_log
 from efficient_attention.workdir.report import baselines_of, series_of
 from efficient_attention.workdir.report_charts import Series, line_chart
 
@@ -39,9 +39,12 @@ def main() -> None:
 
 def read_lines(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:
     """Steps and values of a metric for each split of a run, or one, and the last value of its unigram baseline."""
-    rows = read_metrics(workdir)
+    rows, dropped = read_log(workdir)
+    notes = dropped_note(workdir, dropped)
     if not rows:
-        raise InputError(f'{workdir}: no metrics there (metrics.jsonl is missing or empty)')
+        raise InputError(next(iter(notes), f'{workdir}: no metrics there (metrics.jsonl is missing or empty)'))
+    for note in notes:
+        print(note, file=sys.stderr)
     series = series_of(rows)
     if metric not in series:
         raise InputError(f'{workdir}: no metric {metric!r}; known: {", ".join(sorted(series))}')

@@ -18,6 +18,7 @@ from tests.bad_inputs import BAD_INPUTS, BadInput
 from tests.bad_mechanisms import BAD_MECHANISMS
 from tests.bad_memories import BAD_MEMORIES
 from tests.bad_pairs import BAD_PAIRS
+from tests.bad_workdirs import BAD_WORKDIRS
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.test_entry_points import ENVIRONMENT, ROOT
 from tests.training.tiny_fine_tuning import write_files
@@ -84,7 +85,7 @@ def check(bad: BadInput, result: tuple[object, str, str], here: Path, base: Path
     assert lines[0].isprintable() and len(lines[0]) < 5000
 
 
-ALL = BAD_INPUTS | BAD_PAIRS | BAD_MEMORIES | BAD_ARENA | BAD_MECHANISMS
+ALL = BAD_INPUTS | BAD_WORKDIRS | BAD_PAIRS | BAD_MEMORIES | BAD_ARENA | BAD_MECHANISMS
 
 
 @pytest.mark.parametrize('bad', ALL.values(), ids=ALL)

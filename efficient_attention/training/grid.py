@@ -47,9 +47,10 @@ from efficient_attention.training.seeds import check_seeds, share_programs, spre
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.agreement import all_find
+from efficient_attention.workdir.checkpoint_reader import best_evaluation
 from efficient_attention.workdir.environment import machine_of
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
-from efficient_attention.workdir.metrics import best_evaluation, read_metrics
+from efficient_attention.workdir.metrics import read_metrics
 
 LOG = logging.getLogger(__name__)
 TEST = 'test.json'  # of a seed's workdir

@@ -34,6 +34,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, changed_file, file_hashes
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import (
@@ -44,11 +45,20 @@ from efficient_attention.workdir.config_file import (
     with_new_fields,
 )
 from efficient_attention.workdir.environment import write_environment
+from efficient_attention.workdir.evaluations import EVALUATIONS, HELD_OUT, earlier_evaluations
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 from efficient_attention.workdir.folder_kind import RUN, check_kind
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
-from efficient_attention.workdir.metrics import MetricsLog, read_metrics
+from efficient_attention.workdir.metrics import (
+    MetricsLog,
+    changed_lines_note,
+    dropped_note,
+    line_of,
+    read_metrics,
+    shown,
+)
 from efficient_attention.workdir.report import write_report
+from efficient_attention.workdir.saved_before import last_line
 
 
 def train(
@@ -78,6 +88,7 @@ def train(
         check_claim(workdir, config)  # before data are prepared, which may take minutes
     else:
         check_kind(workdir, RUN)
+        CheckpointReader(workdir).check_not_lost()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind
@@ -90,21 +101,22 @@ def train(
         note_phase(RESTORING)
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         newest = checkpoints.newest
-        compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
+        compare_with_peers({**fingerprint, 'going_on_from': going_on_from(checkpoints)})
         state = begin_or_restore(run, start, checkpoints, fingerprint)
-        if jax.process_index() == 0:
-            run.task.save_assets(workdir)
+        renewed = write_assets(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
         stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
+        unsaved = [] if newest else unsaved_note(workdir)
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         checkpoints.before_seal = log.check_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
-        trainer = Trainer(run, checkpoints, log, progress, fingerprint, watchdog)
-        notes = [*growth_note(saved_fingerprint(newest), config), *lost_lines_note(newest, log)]
+        record = {FINGERPRINT: fingerprint, FILES: file_hashes(workdir) if jax.process_index() == 0 else {}}
+        trainer = Trainer(run, checkpoints, log, progress, record, watchdog)
+        notes = [*unsaved, *renewed, *growth_note(saved_fingerprint(newest), config), *metrics_notes(newest, log)]
         for note in [*notes, *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
@@ -136,14 +148,19 @@ def begin_or_restore(
 
 def saved_fingerprint(newest: Saved | None) -> dict[str, Any]:
     """The fingerprint that a checkpoint holds, with the fields that have been added since; {} without a checkpoint."""
-    return with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
+    return with_new_fields(newest.record.get(FINGERPRINT, {})) if newest else {}
 
 
-def going_on_from(workdir: Path, newest: Saved | None) -> dict[str, int]:
+def going_on_from(checkpoints: Checkpoints) -> dict[str, int]:
     """The step from which a run goes on, and the evaluations before it; hosts may see older ones in a shared folder."""
-    step = newest.step if newest else 0
-    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out' and line['step'] <= step]
-    return {'step': step, 'evaluations': len(evaluations)}
+    newest = checkpoints.newest
+    return {'step': newest.step if newest else 0, 'evaluations': len(evaluations_before(checkpoints))}
+
+
+def evaluations_before(checkpoints: Checkpoints) -> list[dict[str, Any]]:
+    """The evaluations of a run until the checkpoint from which it goes on."""
+    newest = checkpoints.newest
+    return earlier_evaluations(checkpoints.reader.folder, newest.step, newest.record) if newest else []
 
 
 def write_report_at_the_end(
@@ -171,12 +188,41 @@ def check_best_metric(run: Run) -> None:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
 
 
-def lost_lines_note(newest: Saved | None, log: MetricsLog) -> list[str]:
-    """A line where the metrics of steps before the checkpoint were lost, which nothing writes again; else none."""
-    before = newest.record.get(LINES, 0) if newest else 0
-    if not isinstance(before, int) or jax.process_index() > 0 or log.lines >= before:
+def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
+    """Writes in the first process what lies beside the checkpoints, unless it is there; a line where it was changed.
+
+    Raises:
+        InputError: what is written anew is not what the checkpoint was saved with either.
+    """
+    record = newest.record if newest else {}
+    if jax.process_index() > 0:
         return []
-    return [f'{log.workdir / METRICS} has {log.lines} lines of the steps so far, and had {before}: the rest is lost']
+    changed = changed_file(workdir, record)
+    if FILES in record and not changed:
+        return []
+    run.task.save_assets(workdir)
+    if found := changed_file(workdir, record):
+        raise InputError(f'{workdir} is damaged: {found}, nor is what the data give now; bring the old file back')
+    return [f'{workdir}: {changed}; it is written anew'] if changed else []
+
+
+def unsaved_note(workdir: Path) -> list[str]:
+    """A line where a run begins anew in a workdir in which one has ended before its first checkpoint; else none."""
+    last = last_line(workdir)
+    return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
+
+
+def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
+    """Lines on metrics of steps before the checkpoint that cannot be read, were lost or were changed; else none."""
+    record = newest.record if newest else {}
+    before, digest = record.get(LINES, 0), record.get(LINES_HASH)
+    notes = dropped_note(log.workdir, log.dropped)
+    if not isinstance(before, int) or jax.process_index() > 0:
+        return notes
+    if log.lines < before:
+        line = f'{log.workdir / METRICS} has {log.lines} lines of the steps so far, and had {before}: the rest is lost'
+        return [*notes, line]
+    return [*notes, *(changed_lines_note(log.workdir, log.kept[:before], digest) if isinstance(digest, str) else [])]
 
 
 def saved_interval(newest: Saved | None) -> Interval:
@@ -185,6 +231,7 @@ def saved_interval(newest: Saved | None) -> Interval:
 
 
 LINES = 'metrics_lines'  # of the record of a checkpoint: how many lines metrics.jsonl had
+LINES_HASH = 'metrics_sha256'  # likewise: the SHA-256 of these
 
 
 class Trainer:
@@ -196,19 +243,18 @@ class Trainer:
         checkpoints: Checkpoints,
         log: MetricsLog,
         progress: ProgressDisplay,
-        fingerprint: dict[str, Any],
+        record: dict[str, Any],  # what all checkpoints of the run hold
         watchdog: Watchdog,
     ) -> None:
         self.run, self.config, self.watchdog = run, run.config, watchdog
-        self.checkpoints, self.log, self.progress, self.fingerprint = checkpoints, log, progress, fingerprint
+        self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
         self.eval_step = run.evaluation.step()
         self.has_evaluations = self.config.has_held_out
         self.held_out: dict[str, float] = {}  # of the last evaluation
         self.is_cut = False  # whether a stop signal has ended the evaluation of the last step
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
-        lines = [line for line in read_metrics(log.workdir) if line['step'] <= log.start_step]
-        earlier = [line for line in lines if line['split'] == 'held_out']
-        self.patience = Patience(self.config.train.early_stop, self.config.checkpoint, earlier)
+        self.evaluations = evaluations_before(checkpoints)
+        self.patience = Patience(self.config.train.early_stop, self.config.checkpoint, self.evaluations)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, saved_interval(checkpoints.newest))
         device_peak = peak_flops(run.mesh.devices.flat[0].device_kind)
         self.throughput = Throughput(
@@ -229,7 +275,7 @@ class Trainer:
         """
         start, last = int(state.step), self.config.train.steps
         if self.was_cut(start):
-            self.patience.add(self.evaluate(start, state))
+            self.note_evaluation(start, self.evaluate(start, state))
             self.checkpoints.score(start, self.held_out)
         elif self.is_complete(start) and self.has_evaluations:
             self.evaluate(start, state)
@@ -272,7 +318,7 @@ class Trainer:
         found = self.evaluate_or_stop(step, state, stop) if is_evaluated else None
         self.is_cut = is_evaluated and found is None
         if found is not None:
-            self.patience.add(found)
+            self.note_evaluation(step, found)
             is_saved = is_saved or (self.config.checkpoint.save_best and self.patience.is_best)
             if self.patience.is_over:
                 self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
@@ -281,18 +327,23 @@ class Trainer:
             self.save(step, state, found)
         return is_end or self.is_cut
 
+    def note_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Counts an evaluation; checkpoints from here on have it."""
+        self.patience.add(metrics)
+        self.evaluations.append(line_of(step, HELD_OUT, metrics))
+
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
         self.watchdog.note(step, SAVING)
         check_state(step, state)
-        record = {'fingerprint': self.fingerprint, INTERVAL: self.queue.finished().as_json(), LINES: self.log.lines}
+        lines = {LINES: self.log.lines, LINES_HASH: self.log.digest(), EVALUATIONS: list(map(shown, self.evaluations))}
+        record = {**self.record, INTERVAL: self.queue.finished().as_json(), **lines}
         self.checkpoints.save(step, state, record=record, metrics=metrics)
 
     def was_cut(self, step: int) -> bool:
         """Whether a stop signal has ended the evaluation that belongs to the step from which this run goes on."""
-        lines = read_metrics(self.log.workdir)
         is_due = self.has_evaluations and step > 0 and step % self.config.eval.every_steps == 0
-        return is_due and (step, 'held_out') not in [(line['step'], line['split']) for line in lines]
+        return is_due and step not in [line['step'] for line in self.evaluations]
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
         """The next batch; the time it takes counts as waiting if the device has nothing left to do at its end."""
@@ -321,7 +372,7 @@ class Trainer:
             metrics = self.run.evaluation.metrics(self.eval_step, self.run.evaluated(state), on_batch=on_batch)
             metrics |= pruning_metrics(self.run, state, self.progress.say)
             self.held_out = metrics
-            self.log.write(step, 'held_out', metrics)
+            self.log.write(step, HELD_OUT, metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')
             if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:

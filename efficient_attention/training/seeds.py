@@ -14,8 +14,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.whole_files import cannot_be_written, write_atomically
+from efficient_attention.workdir.checkpoint_reader import best_evaluation
 from efficient_attention.workdir.folder_kind import SEEDS, SEEDS_SUMMARY, check_kind
-from efficient_attention.workdir.metrics import best_evaluation
 
 PROGRAMS = Path('cache', 'programs')  # that the seeds share; JAX runs what lies there, so in no workdir of a stranger
 

@@ -15,6 +15,7 @@ and what one of them cannot read, none has read (`agreement.py`).
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,13 +25,15 @@ import jax
 import orbax.checkpoint as ocp
 
 from efficient_attention.commands.peers import gather_from_peers, place_among_peers
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.agreement import all_find, first_says
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
-from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.evaluations import HELD_OUT, best_of, earlier_evaluations
 from efficient_attention.workdir.metrics import read_metrics, score_of
 from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
+from efficient_attention.workdir.saved_before import is_past_first_save, lost_line
 from efficient_attention.workdir.seal import Share, damage, is_sealed, seal_fault
 
 FOLDER = 'checkpoints'
@@ -96,16 +99,30 @@ class CheckpointReader:
         """Returns `written_steps`; raises InputError where there are none."""
         steps = self.written_steps()
         if not steps:
-            raise InputError(f'there is no checkpoint in {self.folder}')
+            raise InputError(self._none_line())
         return steps
+
+    def check_not_lost(self) -> None:
+        """Raises InputError where no step is written, though the run has saved one: it is not to begin anew."""
+        if line := self._lost_line():
+            raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
+
+    def _lost_line(self) -> str:
+        return '' if self.written_steps() else lost_line(self.folder.parent, self.folder)
+
+    def _none_line(self) -> str:
+        return self._lost_line() or f'there is no checkpoint in {self.folder}'
 
     def damage(self, step: int) -> str:
         """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals.
 
+        A step that is a link is damaged: what it leads to may be anywhere, and may change.
         Each of several processes compares a share of the files, and all get the same answer.
         """
         folder, found = self.folder / str(step), ''
-        if is_sealed(folder) or not self._counts(step):
+        if links := [path for path in (self.folder, folder) if path.is_symlink()]:
+            found = f'{links[0]} is a link'
+        elif is_sealed(folder) or not self._counts(step):
             found = damage(folder, label_of(step), share=Share(*place_among_peers()))
         return next(filter(None, gather_from_peers(found)), '')
 
@@ -148,11 +165,11 @@ class CheckpointReader:
         step = self._existing(int(choice) if choice.isdecimal() else None)
         if choice.isdecimal():
             return step
-        there_are = f'in {self.folder} there are {_listed(self.steps())}'
+        kept = f'kept steps in {self.folder}: {_listed(self.steps())}'
         if choice != BEST:
-            raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {there_are}')
+            raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {kept}')
         if not metric:
-            raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {there_are}')
+            raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {kept}')
         self._best(Best(metric, mode))
         return Best(metric, mode)
 
@@ -161,20 +178,25 @@ class CheckpointReader:
         return self._best(wanted) if isinstance(wanted, Best) else self._existing(wanted)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics of a step: in its record, or, where it was evaluated after its save, in the run's metrics.
+        """The metrics of a step: in its record, or, where it was evaluated after its save, beside it.
 
         {} where there are none, the record cannot be read, or a trainer removes it meanwhile.
         """
         try:
-            return self._record(step).get('metrics', {}) or self._later_metrics(step)
+            record = self._record(step)
+            lines = [] if record.get('metrics') else earlier_evaluations(self.folder, step, record)
         except InputError:
             return {}
+        found = next((line for line in lines if line['step'] == step), {})
+        finite = {name: one for name, one in found.items() if name not in ('step', 'split') and math.isfinite(one)}
+        return record.get('metrics') or finite
 
-    def _later_metrics(self, step: int) -> dict[str, float]:
-        lines = [
-            line for line in read_metrics(self.folder.parent) if (line['step'], line['split']) == (step, 'held_out')
-        ]
-        return {name: value for line in lines for name, value in line.items() if name not in ('step', 'split')}
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations of the run until its newest checkpoint; of its metrics where it has no checkpoint."""
+        step = self.latest_step()
+        if step is None:
+            return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]
+        return earlier_evaluations(self.folder, step, self._record(step))
 
     def record(self, wanted: Wanted = None) -> dict[str, Any]:
         """The JSON record of a step; raises InputError as `restore` does."""
@@ -240,21 +262,11 @@ class CheckpointReader:
     def _check_never_sealed(self) -> None:
         """Raises InputError where steps are written, none is sealed, and no kill in the first save explains it."""
         steps = self.written_steps()
-        if len(steps) > 1 or any(map(self._is_past_first_save, steps)):
+        if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
             raise InputError(
-                f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; there are '
-                f'{_listed(steps)}: bring their files seal-*.sha256 back, or remove that folder to begin anew'
+                f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; kept '
+                f'steps: {_listed(steps)}; bring their files seal-*.sha256 back, or name a new --workdir'
             )
-
-    def _is_past_first_save(self, step: int) -> bool:
-        """Whether the run of a written step has gone through a whole save: each one waits for the one before it."""
-        workdir = self.folder.parent
-        try:
-            every = read_config(workdir).checkpoint.every_steps
-        except InputError:
-            return False
-        next_due = (step // every + 1) * every  # at this step itself, a line is written before the save
-        return step > every or any(line['step'] > next_due for line in read_metrics(workdir))
 
     def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
         """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""
@@ -286,7 +298,7 @@ class CheckpointReader:
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
             skipped.add(step)
         self._existing(None)
-        raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(self.steps())}')
+        raise InputError(f'no checkpoint in {self.folder} is undamaged; kept steps: {_listed(self.steps())}')
 
     def _name_unsealed(self, step: int, *, seconds: float) -> None:
         """Names the steps after this one that are not sealed and are older than so many seconds."""
@@ -301,8 +313,8 @@ class CheckpointReader:
         found = self.damage(step)
         if found:
             others = [other for other in self.steps() if other != step]
-            there_are = f'; other steps: {_listed(others)}' if others else ''
-            raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{there_are}')
+            rest = f'; other steps: {_listed(others)}' if others else ''
+            raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{rest}')
 
     def _counts(self, step: int) -> bool:
         """Whether a step is sealed, or its record says nothing of a seal."""
@@ -324,14 +336,14 @@ class CheckpointReader:
     def _best(self, wanted: Best) -> int:
         step = self.best_step(*wanted)
         if step is None:
-            there_are = f'in {self.folder} there are {_listed(self.steps())}'
-            raise InputError(f'no checkpoint is the best one, as none has the metric {wanted.metric!r}; {there_are}')
+            kept = f'kept steps in {self.folder}: {_listed(self.steps())}'
+            raise InputError(f'no checkpoint is the best one, as none has the metric {wanted.metric!r}; {kept}')
         return step
 
     def _existing(self, step: int | None) -> int:
         steps = self.steps()
         if not steps:
-            raise InputError(f'there is no checkpoint in {self.folder}')
+            raise InputError(self._none_line())
         if step is not None and step not in steps:
             raise InputError(f'there is no checkpoint of step {step} in {self.folder}; kept steps: {_listed(steps)}')
         return steps[-1] if step is None else step
@@ -344,8 +356,8 @@ class CheckpointReader:
                 yield
         except Exception as error:
             others = [other for other in self.steps() if other != step]
-            there_are = f'; other steps: {_listed(others)}' if others else ''
-            line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
+            rest = f'; other steps: {_listed(others)}' if others else ''
+            line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{rest}'
             raise InputError(line) from error
 
 
@@ -366,6 +378,11 @@ def _checked(record: Any) -> dict[str, Any]:
     if not all(isinstance(value, (int, float)) for value in metrics.values()):
         raise ValueError('the metrics of its record are no numbers')
     return record
+
+
+def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
+    """The metrics, and the step, of the evaluation of a run that `config` calls best, else the last; {} without any."""
+    return best_of(CheckpointReader(workdir).evaluations(), config)
 
 
 def label_of(step: int) -> str:

@@ -36,10 +36,12 @@ from efficient_attention.workdir.checkpoint_reader import (
     Saved,
     label_of,
 )
+from efficient_attention.workdir.evaluations import LATER, write_later
 from efficient_attention.workdir.lock import WorkdirLock
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import score_of
 from efficient_attention.workdir.orbax_errors import reason, without_orbax_log
+from efficient_attention.workdir.saved_before import note_saved
 from efficient_attention.workdir.seal import is_sealed, write_seal
 
 TRASH = 'trash'
@@ -132,8 +134,14 @@ class Checkpoints:
         return is_sealed(self.reader.folder / str(step))
 
     def score(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes note of the metrics of a saved step that was evaluated after its save; removes what was the best."""
+        """Writes down the metrics of a saved step that was evaluated after its save; removes what was the best.
+
+        Raises:
+            RunError, InputError: they cannot be written.
+        """
         if step in self._scores:
+            if jax.process_index() == 0:
+                write_later(self.reader.folder, step, metrics)
             self._scores[step] = {name: value for name, value in metrics.items() if math.isfinite(value)}
             self.remove_superseded()
 
@@ -168,6 +176,7 @@ class Checkpoints:
             for step in superseded:
                 with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
                     (self.reader.folder / str(step)).rename(trash / str(step))
+                (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
         except OSError as error:  # the new step is saved all the same
             LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
         _remove([trash])
@@ -213,10 +222,19 @@ class Checkpoints:
         except Exception as error:
             self._fail(step, size, error)
             return
+        self._note_saved(step)
         if self._failure:
             LOG.warning('checkpoint step %d is saved in %s: saving works again', step, self.reader.folder)
         self._failure = None
         self.remove_superseded()
+
+    def _note_saved(self, step: int) -> None:
+        """Notes beside the checkpoints that a step is saved. Without the note the step counts all the same."""
+        try:
+            if jax.process_index() == 0:
+                note_saved(self.reader.folder.parent, step)
+        except (RunError, InputError) as error:
+            LOG.warning('%s', error)
 
     def _wait_for_seals(self, folder: Path) -> None:
         """In process 0, which removes older steps, waits for the seals of all processes."""
@@ -277,6 +295,7 @@ class Checkpoints:
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
         (self.reader.folder / str(step)).rename(target)
+        (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
 
     def _kept_steps(self) -> set[int]:
         """The newest steps, and those that are best by their metric, of equals the newest."""

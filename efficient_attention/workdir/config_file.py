@@ -1,6 +1,7 @@
 """`config.json` of a workdir: written when a run claims it, compared when one goes on."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints
 CONFIG = 'config.json'
 # Its checkpoints have the config too, with which the one of the command is compared.
 REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
+SMALL = 'efficient_attention'  # the `model_type` that interop/small_folder.py writes
+READERS = 'such folders are read by scripts/predict.py, from text to text by scripts/translate.py'
 
 
 def fields_of_a_run(mark: str) -> tuple[str, ...]:
@@ -124,23 +127,32 @@ def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     return {**fingerprint, **complete}
 
 
+def check_is_folder(workdir: Path) -> None:
+    """Raises InputError where a workdir, or a folder that it should lie in, is a file."""
+    for path in (workdir, *workdir.parents):
+        if os.path.isfile(path):  # not `Path.is_file`, which raises for a name that is too long
+            raise InputError(f'{path} is a file, and a workdir is a folder; name another --workdir')
+
+
 def read_config(workdir: Path) -> RunConfig:
     """The config of the run in `workdir`.
 
     Raises:
         InputError: there is no config.json, or it cannot be read, is damaged, or not of this version.
     """
+    check_is_folder(workdir)
     path = workdir / CONFIG
     try:
         values = read_json_file(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error}); {REWRITTEN}') from None
     if isinstance(values, dict) and 'model_type' in values and 'task' not in values:
-        raise InputError(f'{workdir} is a Hugging Face folder, and no run that train.py wrote')
+        kind = 'the folder of a small model' if values['model_type'] == SMALL else 'a Hugging Face folder'
+        raise InputError(f'{workdir} is {kind}, and no run that train.py wrote; {READERS}')
     try:
         return from_dict(values, RunConfig)
     except InputError as error:

@@ -4,10 +4,13 @@ Each command goes on in folders of its own kind alone: in another's it would lea
 by which that one's commands know a folder.
 """
 
+import fnmatch
 from pathlib import Path
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.config_file import CONFIG
+from efficient_attention.workdir.config_file import CONFIG, check_is_folder
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS
+from efficient_attention.workdir.saved_before import FILE_NAME as LAST_SAVED
 
 VALUES = 'values.json'  # of a grid's cell, before it is trained
 GRID_SUMMARY = 'grid.json'
@@ -23,14 +26,35 @@ SIGNS = {
     SEEDS: (SEEDS_SUMMARY, f'seed_*/{CONFIG}'),
     RUN: (CONFIG,),
 }
+# What may lie in a folder that nothing has been trained in: what a run leaves that ends before its config.json, and
+# what is there before any run: logs that a shell writes, hidden files, what a new disk has.
+RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
+ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
 
 def check_kind(workdir: Path, wanted: str) -> None:
-    """Raises InputError where a folder is one of another kind than `wanted`, which is RUN, SEEDS or GRID."""
+    """Raises InputError where a folder is one of another kind than `wanted`, which is RUN, SEEDS or GRID.
+
+    Also where it is a file, or has files in it that no command of this project has put there.
+    """
+    check_is_folder(workdir)
     kind, sign = kind_of(workdir)
     if kind not in ('', wanted):
         raise InputError(f'{workdir} is the folder of {kind} ({sign} is in it); name a new --workdir')
+    if not kind and (foreign := foreign_names(workdir, wanted)):
+        raise InputError(
+            f'{workdir} is no workdir: {foreign[0]} is in it, and training writes into its folder; name a new --workdir'
+        )
+
+
+def foreign_names(folder: Path, wanted: str) -> list[str]:
+    """What lies in a folder without a sign of training that no run has put there; folders count for a run alone."""
+    if not folder.is_dir():
+        return []
+    paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]
+    known = (*RUN_NAMES, *ANY_NAMES)
+    return [path.name for path in paths if not any(fnmatch.fnmatchcase(path.name, name) for name in known)]
 
 
 def check_place(workdir: Path, wanted: str) -> None:

@@ -3,22 +3,25 @@
 A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. A run that was killed and
 resumed has each (step, split) once, as if it had never been killed. Numbers that are not finite are written as the
 strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turns them back.
+
+The file lies beside the run: it may be cut, edited or lost, and nothing that a run does depends on it. What can be read
+is kept. Checkpoints have what a run that goes on needs (`evaluations.py`).
 """
 
+import hashlib
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
-from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
+from efficient_attention.errors import RunError, is_whole_number, show_error
 from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.events import EventsFile
 
@@ -41,27 +44,32 @@ class MetricsLog:
     """Appends metrics to the files of a workdir; does nothing in processes other than the first.
 
     Lines that cannot be written are kept for the next try, which is said once; closing raises if some are left. On
-    opening, lines of steps beyond `start_step` are removed: a resumed run writes them again. Open it after the
-    workdir is locked (`Checkpoints`).
+    opening, lines of steps beyond `start_step` are removed: a resumed run writes them again. So are lines that cannot
+    be read, or come twice; `dropped` names them. Open it after the workdir is locked (`Checkpoints`).
 
     Args:
         workdir: folder of the run.
         start_step: updates that the restored state has made; 0 for a new run.
 
     Raises:
-        InputError: a line of the file, other than the last, is not a JSON object with step and split.
         RunError, InputError: the files cannot be written.
     """
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
         self.workdir, self.start_step = workdir, start_step
         self._is_writer, self.lines = jax.process_index() == 0, 0  # lines of the file
+        self.kept: list[dict[str, Any]] = []  # lines that were there
+        self.dropped: list[str] = []
+        self._hash = hashlib.sha256()  # of all lines
         if not self._is_writer:
             return
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE_NAME
-        kept = [line for line in read_metrics(workdir) if line['step'] <= start_step]
-        write_atomically(path, ''.join(map(_line, kept)))
+        found, self.dropped = read_log(workdir)
+        self.kept = kept = [line for line in found if line['step'] <= start_step]
+        content = ''.join(map(_line, kept))
+        write_atomically(path, content)
+        self._hash.update(content.encode())
         self.lines = len(kept)
         # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
@@ -86,10 +94,16 @@ class MetricsLog:
         numbers = {name: _number(value) for name, value in metrics.items()}
         self._first_unwritten = min(self._first_unwritten, step)
         self.lines += 1
-        self._unwritten += _line({'step': step, 'split': split, **numbers}).encode()
+        line = _line({'step': step, 'split': split, **numbers}).encode()
+        self._hash.update(line)
+        self._unwritten += line
         self._write_out()
         # tensorboardX would print a warning for each number that is not finite
         self._events.add(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
+
+    def digest(self) -> str:
+        """The SHA-256 of all lines so far."""
+        return self._hash.hexdigest()
 
     def check_written(self, step: int) -> None:
         """Raises RunError if lines of steps up to this one are not written; any thread may call it.
@@ -135,58 +149,91 @@ class MetricsLog:
             show_error(failure)
 
 
+class Log(NamedTuple):
+    """What can be read of a run's `metrics.jsonl`."""
+
+    lines: list[dict[str, Any]]  # with step, split and numbers
+    dropped: list[str]  # the lines that are left out, each with its number and why
+
+
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] where there is none.
+    """The lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] where there is none."""
+    return read_log(workdir).lines
 
-    A last line without its end, left by a process that was killed while it wrote, is left out.
 
-    Raises:
-        InputError: another line is not a JSON object with step and split; names the file and the line.
+def read_log(workdir: Path) -> Log:
+    """The lines of a run's `metrics.jsonl` that can be read, each step of a split once, and what is left out.
+
+    A last line without its end, left by a process that was killed while it wrote, is left out without a word.
     """
     path = workdir / FILE_NAME
     if not path.exists():
-        return []
+        return Log([], [])
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    dropped: list[str] = []
     *lines, _unfinished = path.read_bytes().split(b'\n')
-    return [_parse(line, f'{path}, line {number}') for number, line in enumerate(lines, 1)]
+    for number, text in enumerate(lines, 1):
+        try:
+            line = checked_line(_parsed(text))
+            place = line['step'], line['split']
+            if place in found:
+                raise ValueError(f'step {place[0]} of split {place[1]!r} comes twice')
+            found[place] = line
+        except ValueError as error:
+            dropped.append(f'line {number}: {error}')
+    return Log(list(found.values()), dropped)
 
 
-def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
-    """The metrics, and the step, of the evaluation that `config` calls best, else the last; {} where there is none."""
-    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
-    sign = 1.0 if config.best_mode == 'max' else -1.0
-    if not evaluations:
-        return {}
-
-    def rank(line: Mapping[str, Any]) -> float:
-        value = score_of(line, config.best_metric)
-        return -math.inf if value is None or math.isnan(value) else sign * value
-
-    # Of equals the newest, as the checkpoint that is kept for it.
-    best = max(reversed(evaluations), key=rank) if config.best_metric else evaluations[-1]
-    return {name: value for name, value in best.items() if name != 'split'}
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
+def _parsed(text: bytes) -> Any:
     try:
-        found = parse_json(line)
-        step, split = found['step'], found['split']
-    except (ValueError, TypeError, KeyError):
-        raise InputError(f'{where}: not a JSON object with step and split') from None
+        return parse_json(text)
+    except ValueError:
+        raise ValueError('not JSON') from None
+
+
+def dropped_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
+    """A line on the lines of `metrics.jsonl` that are left out; none where all can be read."""
+    more = f', and {len(dropped) - 1} more' if len(dropped) > 1 else ''
+    return [f'{workdir / FILE_NAME}: what cannot be used is left out: {dropped[0]}{more}'] if dropped else []
+
+
+def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expected: str) -> list[str]:
+    """A line where lines of the metrics are not those of which `expected` is the SHA-256; none where they are."""
+    if hashlib.sha256(''.join(map(_line, lines)).encode()).hexdigest() == expected:
+        return []
+    return [f'{workdir / FILE_NAME}: its first {len(lines)} lines are not what the run wrote; it goes on without them']
+
+
+def checked_line(found: Any) -> dict[str, Any]:
+    """A line of metrics as JSON gives it, its words for numbers that are not finite turned back; raises ValueError."""
+    if not (isinstance(found, dict) and {'step', 'split'} <= found.keys()):
+        raise ValueError('not a JSON object with step and split')
+    step, split = found['step'], found['split']
     if not (is_whole_number(step) and 0 <= step <= LARGEST_STEP and isinstance(split, str)):
-        raise InputError(f'{where}: step {step!r} of split {split!r} is none')
+        raise ValueError(f'step {step!r} of split {split!r} is none')
     named = {name: value for name, value in found.items() if name not in ('step', 'split')}
     numbers = {name: float(value) if value in NOT_FINITE else value for name, value in named.items()}
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f'{where}: {name} is {json.dumps(value)[:40]}, which is no number')
+            raise ValueError(f'{name} is {json.dumps(value)[:40]}, which is no number')
         if LARGEST_METRIC < abs(value) < math.inf:
-            raise InputError(f'{where}: {name} is a number beyond {LARGEST_METRIC:g}')
+            raise ValueError(f'{name} is a number beyond {LARGEST_METRIC:g}')
     return {'step': step, 'split': split, **numbers}
 
 
+def line_of(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of metrics as JSON writes it, each number a Python number, or a word where it is not finite."""
+    numbers = {name: _number(value) for name, value in metrics.items()}
+    return shown({'step': step, 'split': split, **numbers})
+
+
 def _line(fields: Mapping[str, Any]) -> str:
-    shown = {name: str(value) if _is_not_finite(value) else value for name, value in fields.items()}
-    return json.dumps(shown, allow_nan=False) + '\n'
+    return json.dumps(shown(fields), allow_nan=False) + '\n'
+
+
+def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a line as JSON writes them: a word for each number that is not finite."""
+    return {name: str(value) if _is_not_finite(value) else value for name, value in fields.items()}
 
 
 def _is_not_finite(value: Any) -> bool:

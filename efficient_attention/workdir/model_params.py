@@ -1,5 +1,6 @@
 """The parameters that a run's model computes with at a checkpoint: masked, where the run prunes them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ import jax
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.pruning.pruner import make_pruner
+from efficient_attention.workdir.agreement import all_find
+from efficient_attention.workdir.answer_files import check_answers
 from efficient_attention.workdir.checkpoint_average import Average, restore_average
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored, Wanted
 
@@ -27,8 +30,22 @@ def restore_params(
         lay_out: gives shapes of scores, in a dict 'scores' as the state has them, their shardings.
 
     Raises:
-        InputError: as `CheckpointReader.restore`, or a mean is asked for of a run that prunes.
+        InputError: as `CheckpointReader.restore`; or the config or a file beside the checkpoints was changed since; or
+            a mean is asked for of a run that prunes.
     """
+    restored = _masked_params(reader, config, abstract, wanted, lay_out)
+    look = functools.partial(check_answers, reader.folder.parent, config, restored.step, restored.record)
+    all_find(look)
+    return restored
+
+
+def _masked_params(
+    reader: CheckpointReader,
+    config: RunConfig,
+    abstract: Any,
+    wanted: Wanted | Average,
+    lay_out: Callable[[Any], Any],
+) -> Restored:
     pruner = make_pruner(config.prune, abstract, head_width=config.model.head_width, steps=config.train.steps)
     if isinstance(wanted, Average):
         if pruner is not None:

@@ -12,6 +12,7 @@ if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
 
 import json
+import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from efficient_attention.errors import InputError, is_whole_number
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import dropped_note, read_log
 from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 
 FILE_NAME = 'report.html'
@@ -37,6 +38,7 @@ CONFIG_FILE = 'config.json'
 BASELINE = 'unigram'  # a metric with this word in its name is the baseline of the metric without it
 FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')  # words of the metrics to show first
 NOT_METRICS = ('step', 'split')
+LOG = logging.getLogger(__name__)
 
 Line = Mapping[str, Any]  # one of metrics.jsonl
 
@@ -45,11 +47,14 @@ def write_report(workdir: Path) -> Path:
     """Writes `report.html` into a workdir and returns its path.
 
     Raises:
-        InputError: the workdir holds no metrics, or a file in it is damaged.
+        InputError: the workdir holds no metrics that can be read, or another file in it is damaged.
     """
-    lines = read_metrics(workdir)
+    lines, dropped = read_log(workdir)
+    notes = dropped_note(workdir, dropped)
     if not lines:
-        raise InputError(f'there is nothing to report: {workdir / METRICS_FILE} is missing or empty')
+        raise InputError(next(iter(notes), f'there is nothing to report: {workdir / METRICS_FILE} is missing or empty'))
+    for note in notes:
+        LOG.warning('%s', note)
     config = _read_config(workdir / CONFIG_FILE)
     sections = (
         _tiles(lines, flatten(config).get('train.steps')),

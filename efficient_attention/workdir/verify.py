@@ -1,9 +1,11 @@
-"""A check of a run's checkpoints against their seals, without loading a model."""
+"""A check of a run's checkpoints against their seals, and of the files beside them, without loading a model."""
 
 from pathlib import Path
 
-from efficient_attention.errors import RunError
+from efficient_attention.errors import InputError, RunError
+from efficient_attention.workdir.answer_files import changed_file
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.config_file import check_is_folder
 from efficient_attention.workdir.seal import is_sealed
 
 
@@ -16,12 +18,13 @@ def verify_checkpoints(workdir: Path) -> None:
         InputError: there is no checkpoint.
         RunError: some are damaged.
     """
+    check_is_folder(workdir)
     reader = CheckpointReader(workdir)
     steps = reader.existing_steps()
     damaged = []
     for step in steps:
         is_being_saved = reader.is_being_saved(step)  # first: it may be sealed at any moment
-        fault = '' if is_being_saved else reader.damage(step)
+        fault = '' if is_being_saved else reader.damage(step) or _changed_beside(reader, step)
         if step not in reader.written_steps():
             continue
         print(f'checkpoint step {step}: {"being saved" if is_being_saved else _in_words(reader, step, fault)}')
@@ -29,6 +32,14 @@ def verify_checkpoints(workdir: Path) -> None:
     if damaged:
         named = ', '.join(map(str, damaged))
         raise RunError(f'{reader.folder}: {len(damaged)} of {len(steps)} checkpoints damaged: step {named}')
+
+
+def _changed_beside(reader: CheckpointReader, step: int) -> str:
+    """What differs beside the checkpoints from what a step was saved with, in a few words; '' where nothing does."""
+    try:
+        return changed_file(reader.folder.parent, reader.record(step))
+    except InputError:  # it is removed meanwhile, or cannot be read, which its seal tells
+        return ''
 
 
 def _in_words(reader: CheckpointReader, step: int, fault: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
+from efficient_attention.inference.pipeline import pipeline
 from efficient_attention.interop.from_workdir import (
     checkpoint_thresholds,
     checkpoint_words,
@@ -45,6 +47,35 @@ def test_it_goes_out_and_comes_back_to_the_bit(workdir: Path, tmp_path: Path):
     assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
     assert after.extra['architectures'] == ['BertForPreTraining']
     assert after.tokenizer == tmp_path / 'out' / 'tokenizer.json'
+
+
+def test_a_tokenizer_that_was_changed_is_neither_exported_nor_asked(workdir: Path, tmp_path: Path):
+    shutil.copytree(workdir, tmp_path / 'run')
+    swap_ids(tmp_path / 'run' / 'tokenizer.json')
+    line = f'^{tmp_path}/run is damaged: tokenizer.json is not what was written; bring the file of step 0 back, or'
+    with pytest.raises(InputError, match=line):
+        save_pretrained(tmp_path / 'out', open_pretrained(tmp_path / 'run'))
+    assert not (tmp_path / 'out').exists()
+    with pytest.raises(InputError, match=line):
+        pipeline('fill-mask', tmp_path / 'run')
+
+
+def swap_ids(path: Path) -> None:
+    """Gives two pieces of a tokenizer.json each other's ids."""
+    content = json.loads(path.read_text(encoding='utf-8'))
+    vocabulary = content['model']['vocab']
+    one, other = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    path.write_text(json.dumps(content), encoding='utf-8')
+
+
+def test_a_config_that_was_changed_is_named(workdir: Path, tmp_path: Path):
+    shutil.copytree(workdir, tmp_path / 'run')
+    values = json.loads((workdir / 'config.json').read_text())
+    values['data']['lowercase'] = not values['data']['lowercase']
+    (tmp_path / 'run' / 'config.json').write_text(json.dumps(values))
+    with pytest.raises(InputError, match='config.json was changed: checkpoint step 0 was made with config.data.lowerc'):
+        open_pretrained(tmp_path / 'run').params()
 
 
 def test_a_checkpoint_that_is_not_there_is_named(workdir: Path):

@@ -94,6 +94,9 @@ class Lines(SilentProgress):
     def say(self, text: str) -> None:
         self.said.append(text)
 
+    def digest(self) -> str:
+        return ''
+
     def write(self, _step: int, _split: str, metrics: dict[str, Any]) -> None:
         self.skipped += [metrics['skipped']] if 'skipped' in metrics else []
 

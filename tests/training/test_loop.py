@@ -247,9 +247,15 @@ def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbrok
     assert held_out['masked_lm_loss'] == lines_of(unbroken)[20, 'held_out']['masked_lm_loss']
     assert 'the rest is lost' not in capfd.readouterr().err
     few = before.splitlines(keepends=True)[:2]
-    (unbroken / 'metrics.jsonl').write_text(''.join(few), encoding='utf-8')
+    tokenizer = (unbroken / 'tokenizer.json').read_bytes()
+    (unbroken / 'tokenizer.json').write_bytes(tokenizer + b' ')
+    (unbroken / 'metrics.jsonl').write_text(''.join([*few, '{"step": 5, "spl\n']), encoding='utf-8')
     train(tiny_config(folder, **MESH), unbroken)
-    assert f'{unbroken}/metrics.jsonl has 2 lines of the steps so far, and had 8: the rest' in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert f'{unbroken}/metrics.jsonl has 2 lines of the steps so far, and had 8: the rest' in said
+    assert f'{unbroken}/metrics.jsonl: what cannot be used is left out: line 3: not JSON' in said
+    assert f'{unbroken}: tokenizer.json is not what was written; it is written anew' in said
+    assert (unbroken / 'tokenizer.json').read_bytes() == tokenizer
     (unbroken / 'metrics.jsonl').write_text(before, encoding='utf-8')
 
 

@@ -13,6 +13,7 @@ from configs.common import default_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run, build_run
+from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, file_hashes
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir
 
@@ -76,6 +77,6 @@ def drawn_workdir(run: Run, workdir: Path) -> Path:
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        record = {'fingerprint': {'config': to_dict(config)} | run.fingerprint}
+        record = {FINGERPRINT: {'config': to_dict(config)} | run.fingerprint, FILES: file_hashes(workdir)}
         checkpoints.save(0, run.drawn_state(), record=record)
     return workdir

@@ -130,10 +130,14 @@ def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
     ('choice', 'metric', 'message'),
     [
         ('3', 'loss', 'there is no checkpoint of step 3 in {}; kept steps: 2, 5'),
-        ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; in {} there are 2, 5"),
-        ('', 'loss', "checkpoint '' is none of last, best and a step; in {} there are 2, 5"),
-        ('best', '', 'no checkpoint is the best one, as checkpoint.best_metric names no metric; in {} there are 2, 5'),
-        ('best', 'bad', "no checkpoint is the best one, as none has the metric 'bad'; in {} there are 2, 5"),
+        ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; kept steps in {}: 2, 5"),
+        ('', 'loss', "checkpoint '' is none of last, best and a step; kept steps in {}: 2, 5"),
+        (
+            'best',
+            '',
+            'no checkpoint is the best one, as checkpoint.best_metric names no metric; kept steps in {}: 2, 5',
+        ),
+        ('best', 'bad', "no checkpoint is the best one, as none has the metric 'bad'; kept steps in {}: 2, 5"),
     ],
 )
 def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
@@ -240,8 +244,8 @@ def test_where_all_are_damaged_nothing_begins_anew(small):
     workdir, layout = small
     flip(workdir, 2)
     flip(workdir, 5)
-    assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; there are 2, 5'
-    with pytest.raises(InputError, match='is undamaged; there are 2, 5'):
+    assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; kept steps: 2, 5'
+    with pytest.raises(InputError, match='is undamaged; kept steps: 2, 5'):
         CheckpointReader(workdir).newest()
 
 
@@ -249,7 +253,7 @@ def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
     workdir, _ = small
     for path in workdir.rglob('seal-*.sha256'):
         path.unlink()
-    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; there are 2, 5: bring'):
+    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; kept steps: 2, 5; bring'):
         CheckpointReader(workdir).newest()
 
 
@@ -258,13 +262,14 @@ def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small,
     workdir, _ = small
     shutil.rmtree(workdir / 'checkpoints' / '2')
     (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
+    (workdir / 'last_saved.json').unlink()
     config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(every_steps=every))
     (workdir / 'config.json').write_text(json.dumps(to_dict(config)))
     (workdir / 'metrics.jsonl').write_text(json.dumps({'step': last_line, 'split': 'train'}) + '\n')
     if begins_anew:
         assert CheckpointReader(workdir).newest() is None
     else:
-        with pytest.raises(InputError, match=r'is sealed, which .*; there are 5: bring their'):
+        with pytest.raises(InputError, match=r'is sealed, which .*; kept steps: 5; bring their'):
             CheckpointReader(workdir).newest()
 
 

@@ -140,7 +140,11 @@ def test_no_field_of_parameters_or_examples_is_changeable():
         ('{"model": ', r'config\.json: not JSON \(.*\); delete the file and repeat the command of train.py'),
         ('\xff', r'config\.json: not JSON \('),
         ('[]', r'config\.json: the config is \[\]; it must be a group of fields$'),
-        ('{"model_type": "t5"}', r'is a Hugging Face folder, and no run that train.py wrote$'),
+        (
+            '{"model_type": "t5"}',
+            r'is a Hugging Face folder, and no run that train.py wrote; such .* scripts/predict.py',
+        ),
+        ('{"model_type": "efficient_attention"}', r'is the folder of a small model, and no run .* scripts/predict.py'),
         ('{"model": {"widht": 3}}', r'config\.json: unknown config field model\.widht; known: '),
         ('{"model": {"width": 0}}', r'config\.json: model\.width is 0; it must be at least 1$'),
     ],
@@ -167,7 +171,7 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 def test_a_file_is_no_workdir(tmp_path):
     path = tmp_path / 'file'
     path.write_text('text', encoding='utf-8')
-    with pytest.raises(InputError, match=f'^{path}: no run there'):
+    with pytest.raises(InputError, match=f'^{path} is a file, and a workdir is a folder; name another --workdir'):
         read_config(path)
     with pytest.raises(InputError, match=rf'^{path}: cannot be written \(File exists\)$'):
         claim_workdir(path, config())

@@ -74,6 +74,30 @@ def test_what_has_begun_within_a_grid_goes_on(tmp_path: Path):
         check_place(tmp_path / 'text' / 'full' / 'seed_1', RUN)
 
 
+@pytest.mark.parametrize('wanted', [RUN, SEEDS, GRID])
+def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path, wanted: str):
+    for name in ('.hidden', 'lost+found/x', 'log.txt', 'train.log', 'slurm-3.out', 'lock', 'checkpoints/damaged/x'):
+        write(tmp_path / name)
+    check_kind(tmp_path, wanted)
+    write(tmp_path / 'thesis.docx')
+    line = f'^{tmp_path} is no workdir: thesis.docx is in it, and training writes into its folder; name a new --workdir'
+    with pytest.raises(InputError, match=line):
+        check_kind(tmp_path, wanted)
+
+
+def test_a_folder_of_other_runs_is_no_workdir_of_a_run(tmp_path: Path):
+    write(tmp_path / 'quickstart' / 'config.json')
+    with pytest.raises(InputError, match='is no workdir: quickstart is in it'):
+        check_kind(tmp_path, RUN)
+
+
+@pytest.mark.parametrize('name', ['text', 'text/run'])
+def test_a_file_is_no_workdir(tmp_path: Path, name: str):
+    write(tmp_path / 'text')
+    with pytest.raises(InputError, match=f'^{tmp_path}/text is a file, and a workdir is a folder; name another'):
+        check_place(tmp_path / name, RUN)
+
+
 def test_a_name_that_no_folder_can_have_is_one_line(tmp_path: Path):
     with pytest.raises(InputError, match=r'x: cannot be read \(File name too long\)$'):
         check_place(tmp_path / ('x' * 300), RUN)

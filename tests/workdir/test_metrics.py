@@ -2,17 +2,15 @@
 
 import json
 import math
-import re
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.errors import InputError, RunError
+from efficient_attention.errors import RunError
 from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
-from efficient_attention.workdir.metrics import MetricsLog, best_evaluation, read_metrics
+from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, dropped_note, read_metrics
 from tests.workdir.test_checkpoint_writer import make_state
 from tests.workdir.test_events import HalfWritten
 
@@ -75,19 +73,48 @@ def test_a_line_cut_off_by_a_kill_is_dropped(tmp_path):
     assert [line['step'] for line in read_metrics(tmp_path)] == [10, 20, 30]
 
 
-@pytest.mark.parametrize('bad', ['{"step": 1}', 'hello', '[1, 2]', '3'])
-def test_another_damaged_line_is_named(tmp_path, bad):
-    (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "split": "train"}\n' + bad + '\n')
-    with pytest.raises(InputError, match=rf'^{tmp_path}/metrics.jsonl, line 2: not a JSON object'):
-        read_metrics(tmp_path)
+WHOLE = '{"step": 1, "split": "train", "loss": 0.5}'
+BAD = {
+    '{"step": 1}': 'not a JSON object with step and split',
+    'hello': 'not JSON',
+    '{"step": 2, "split": "train", "lo': 'not JSON',
+    '[1, 2]': 'not a JSON object with step and split',
+    '{"step": -1, "split": "train"}': "step -1 of split 'train' is none",
+    WHOLE: "step 1 of split 'train' comes twice",
+    WHOLE.replace('0.5', '0.7'): "step 1 of split 'train' comes twice",
+    **{
+        f'{{"step": 1, "split": "held_out", "loss": {value}}}': f'loss is {value}, which is no number'
+        for value in ('"an"', 'true', 'null', '[1.0]', '{"a": 1}')
+    },
+}
 
 
-@pytest.mark.parametrize('value', ['"an"', 'true', 'null', '[1.0]', '{"a": 1}'])
-def test_a_metric_that_is_no_number_is_named(tmp_path, value: str):
-    (tmp_path / 'metrics.jsonl').write_text(f'{{"step": 1, "split": "held_out", "loss": {value}}}\n')
-    line = f'{tmp_path}/metrics.jsonl, line 1: loss is {value}, which is no number'
-    with pytest.raises(InputError, match=f'^{re.escape(line)}$'):
-        read_metrics(tmp_path)
+@pytest.mark.parametrize('bad', BAD)
+def test_a_line_that_cannot_be_used_is_left_out_and_named(tmp_path, bad: str):
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text(f'{WHOLE}\n{bad}\n{{"step": 3, "split": "train", "loss": 0.25}}\n')
+    assert [(line['step'], line['loss']) for line in read_metrics(tmp_path)] == [(1, 0.5), (3, 0.25)]
+    with MetricsLog(tmp_path, start_step=3) as log:
+        assert log.dropped == [f'line 2: {BAD[bad]}']
+        line = f'{path}: what cannot be used is left out: line 2: {BAD[bad]}'
+        assert dropped_note(tmp_path, log.dropped) == [line]
+        assert dropped_note(tmp_path, log.dropped * 3) == [f'{line}, and 2 more']
+        log.write(4, 'train', {'loss': 0.125})
+    assert [line['step'] for line in read_metrics(tmp_path)] == [1, 3, 4]
+    with MetricsLog(tmp_path, start_step=4) as log:
+        assert log.dropped == []
+
+
+def test_a_digit_that_was_changed_is_noticed(tmp_path):
+    write(tmp_path, [1, 2])
+    with MetricsLog(tmp_path, start_step=2) as log:
+        log.write(3, 'train', {'loss': math.nan})
+        digest = log.digest()
+    path = tmp_path / 'metrics.jsonl'
+    assert changed_lines_note(tmp_path, read_metrics(tmp_path), digest) == []
+    path.write_text(path.read_text().replace('0.5', '0.6'))
+    line = f'{path}: its first 3 lines are not what the run wrote; it goes on without them'
+    assert changed_lines_note(tmp_path, read_metrics(tmp_path), digest) == [line]
 
 
 def test_a_workdir_without_metrics_has_none(tmp_path):
@@ -149,34 +176,3 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr('jax.process_index', lambda: 1)
     write(tmp_path, [1])
     assert list(tmp_path.iterdir()) == []
-
-
-LINES = [
-    {'step': 1, 'split': 'train', 'f1': 9.0},
-    {'step': 1, 'split': 'held_out', 'f1': 0.5, 'loss': 3.0},
-    {'step': 2, 'split': 'held_out', 'f1': 0.3, 'loss': 2.0},
-    {'step': 3, 'split': 'held_out', 'f1': 0.75, 'loss': 4.0},
-    {'step': 4, 'split': 'held_out', 'f1': 0.25, 'loss': 5.0},
-    {'step': 5, 'split': 'held_out', 'f1': math.nan, 'loss': math.nan},
-]
-
-
-@pytest.mark.parametrize('metric, mode, step', [('f1', 'max', 3), ('f1', 'min', 4), ('loss', 'min', 2)])
-def test_the_best_evaluation_counts(tmp_path: Path, metric: str, mode: str, step: int):
-    lines = ''.join(json.dumps(line).replace('NaN', '"nan"') + '\n' for line in LINES)
-    (tmp_path / 'metrics.jsonl').write_text(lines)
-    best = best_evaluation(tmp_path, CheckpointConfig(best_metric=metric, best_mode=mode))
-    assert best == {name: value for name, value in LINES[step].items() if name != 'split'}
-
-
-def test_an_evaluation_before_the_last_pruning_is_not_the_best(tmp_path: Path):
-    lines = [
-        {'step': 4, 'split': 'held_out', 'f1': 0.9, 'still_pruning': 1.0},
-        {'step': 8, 'split': 'held_out', 'f1': 0.8},
-    ]
-    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    assert best_evaluation(tmp_path, CheckpointConfig(best_metric='f1', best_mode='max'))['step'] == 8
-
-
-def test_without_an_evaluation_there_is_no_best(tmp_path: Path):
-    assert best_evaluation(tmp_path, CheckpointConfig(best_metric='f1')) == {}

@@ -9,6 +9,7 @@ import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.workdir.answer_files import file_hashes
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.verify import verify_checkpoints
@@ -55,3 +56,17 @@ def test_beside_a_trainer_what_it_saves_or_removes_is_no_damage(tmp_path: Path, 
 def test_a_folder_without_checkpoints_is_one_line(tmp_path: Path):
     with pytest.raises(InputError, match=f'^there is no checkpoint in {tmp_path}/checkpoints$'):
         verify_checkpoints(tmp_path)
+
+
+def test_a_file_beside_the_checkpoints_that_was_changed_is_damage(tmp_path: Path, capsys):
+    (tmp_path / 'tokenizer.json').write_text('{}')
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1), record={'files': file_hashes(tmp_path)})
+    verify_checkpoints(tmp_path)
+    (tmp_path / 'tokenizer.json').write_text('{ }')
+    with pytest.raises(RunError, match='1 of 1 checkpoints damaged'):
+        verify_checkpoints(tmp_path)
+    assert capsys.readouterr().out.splitlines() == [
+        'checkpoint step 1: every file is as it was written',
+        'checkpoint step 1: damaged: tokenizer.json is not what was written',
+    ]

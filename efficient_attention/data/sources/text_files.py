@@ -5,15 +5,21 @@ import functools
 import glob
 import gzip
 import hashlib
+import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from efficient_attention.errors import InputError
 
-MOST_BYTES = 2**31  # that are read at once: a text of its own or a line
+MOST_BYTES = 2**31  # of a file that is read as one text
+MOST_OF_A_LINE = 2**28  # bytes; text8, one line, has 10^8
+PIECE = 2**20  # bytes that are read at a time, so that a limit is met before a whole line or file is in memory
+# A packed file may hold so many bytes, or so many times its size. Text is packed to a third or a tenth of its size, its
+# most repetitive kinds to a fiftieth; a file of megabytes that holds gigabytes of one letter to a thousandth.
+ROOM, MOST_RATIO = 2**26, 100
 Read = TypeVar('Read')
 PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # by the end of a file's name
 
@@ -53,7 +59,7 @@ def read_text(path: Path) -> str:
         InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
     """
     with _opened(path) as file:
-        data = _at_once(path, file.read)
+        data = b''.join(_pieces(path, file.read, MOST_BYTES, 'one text'))
     return decode(data, str(path)).replace('\r\n', '\n')
 
 
@@ -61,7 +67,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end) of a UTF-8 file, one at a time; raises as `read_text` does."""
     offset = 0
     with _opened(path) as file:
-        for number, line in enumerate(iter(lambda: _at_once(path, file.readline), b''), start=1):
+        for number in itertools.count(1):
+            line = b''.join(_pieces(path, file.readline, MOST_OF_A_LINE, f'line {number}', end=b'\n'))
+            if not line:
+                return
             yield number, decode(line, str(path), offset).rstrip('\r\n')
             offset += len(line)
 
@@ -94,17 +103,51 @@ def decode(data: bytes, where: str, offset: int = 0) -> str:
 
 def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
     try:
-        return PACKED[path.suffix](path) if unpack and path.suffix in PACKED else path.open('rb')
+        return _Unpacked(path) if unpack and path.suffix in PACKED else path.open('rb')
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
 
 
-def _at_once(path: Path, read: Callable[[int], bytes]) -> bytes:
-    """A whole file, or a line of it; packed files of a few kilobytes may hold more than there is memory."""
-    data = _reading(path, lambda: read(MOST_BYTES + 1))
-    if len(data) > MOST_BYTES:
-        raise InputError(f'{path}: more than {MOST_BYTES:,} bytes in one piece, a file or a line of it')
-    return data
+class _Unpacked:
+    """A packed file, of which no more is read than a file of its size may hold."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, PACKED[path.suffix](path)
+        self._most, self._read = max(ROOM, MOST_RATIO * path.stat().st_size), 0
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, unpacked; raises InputError where they are too many for a file of this size."""
+        return self._counted(self._file.read(size))
+
+    def readline(self, size: int) -> bytes:
+        """As `read`, to the end of a line at most."""
+        return self._counted(self._file.readline(size))
+
+    def _counted(self, data: bytes) -> bytes:
+        self._read += len(data)
+        if self._read > self._most:
+            raise InputError(
+                f'{self._path}: unpacks to more than {self._most:,} bytes, far more than a text of its size; '
+                'unpack it first if that is meant'
+            )
+        return data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del error
+        self._file.close()
+
+
+def _pieces(path: Path, read: Callable[[int], bytes], most: int, what: str, *, end: bytes = b'') -> Iterator[bytes]:
+    """A whole file, or a line of it that ends with `end`, in pieces; raises InputError beyond `most` bytes."""
+    size, piece = 0, b''
+    while not (end and piece.endswith(end)) and (piece := _reading(path, functools.partial(read, PIECE))):
+        size += len(piece)
+        if size > most:
+            raise InputError(f'{path}: {what} has more than {most:,} bytes')
+        yield piece
 
 
 def _reading(path: Path, read: Callable[[], Read]) -> Read:

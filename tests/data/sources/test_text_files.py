@@ -1,10 +1,19 @@
 """Files are found in a fixed order and read as UTF-8, and every failure says where."""
 
+import bz2
 import gzip
 
 import pytest
 
-from efficient_attention.data.sources.text_files import decode, digest_files, find_files, read_lines, read_text
+from efficient_attention.data.sources import text_files
+from efficient_attention.data.sources.text_files import (
+    decode,
+    digest_files,
+    find_files,
+    read_chunks,
+    read_lines,
+    read_text,
+)
 from efficient_attention.errors import InputError
 
 
@@ -84,3 +93,53 @@ def test_damaged_gzip_is_named(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match='gone.txt: cannot be read'):
         read_text(tmp_path / 'gone.txt')
+
+
+@pytest.mark.parametrize('content', [b'a' * 2**22, b'a\n' * 2**21])
+@pytest.mark.parametrize('name', ['x.gz', 'x.bz2'])
+def test_a_small_file_that_unpacks_to_far_more_than_a_text_is_left_early(tmp_path, monkeypatch, name, content):
+    monkeypatch.setattr(text_files, 'ROOM', 2**17)
+    monkeypatch.setattr(text_files, 'PIECE', 2**14)
+    unpacked = count_read(monkeypatch)
+    path = tmp_path / name
+    path.write_bytes((gzip if name == 'x.gz' else bz2).compress(content))
+    most = max(2**17, 100 * path.stat().st_size)
+    for read in (read_text, lambda path: list(read_lines(path)), lambda path: list(read_chunks(path, 2**14))):
+        unpacked.clear()
+        with pytest.raises(InputError, match=f'{name}: unpacks to more than {most:,} bytes, far more than a text of'):
+            read(path)
+        assert sum(unpacked) <= most + 2**14  # and not to the end of the line
+
+
+def count_read(monkeypatch) -> list[int]:
+    """The bytes of each piece that is unpacked from here on."""
+    found: list[int] = []
+    counted = text_files._Unpacked._counted
+
+    def count(self, data: bytes) -> bytes:
+        found.append(len(data))
+        return counted(self, data)
+
+    monkeypatch.setattr(text_files._Unpacked, '_counted', count)
+    return found
+
+
+def test_texts_that_pack_well_are_read(tmp_path):
+    text = 'the same line again\n' * 10_000
+    (tmp_path / 'x.gz').write_bytes(gzip.compress(text.encode()))
+    assert read_text(tmp_path / 'x.gz') == text
+
+
+@pytest.mark.parametrize('name', ['x.txt', 'x.gz'])
+def test_a_text_or_a_line_above_its_limit_is_named_before_its_end(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(text_files, 'MOST_BYTES', 2**16)
+    monkeypatch.setattr(text_files, 'MOST_OF_A_LINE', 2**15)
+    monkeypatch.setattr(text_files, 'PIECE', 2**10)
+    content = b'short\n' + b'a' * 2**17
+    (tmp_path / name).write_bytes(gzip.compress(content) if name == 'x.gz' else content)
+    with pytest.raises(InputError, match=f'{name}: one text has more than 65,536 bytes$'):
+        read_text(tmp_path / name)
+    lines = read_lines(tmp_path / name)
+    assert next(lines) == (1, 'short')
+    with pytest.raises(InputError, match=f'{name}: line 2 has more than 32,768 bytes$'):
+        next(lines)

@@ -1,0 +1,77 @@
+"""The evaluations of a run, as its checkpoints have them: for early stopping, and to find the best one.
+
+The record of a checkpoint has every evaluation until its save. The evaluation of a step that a stop signal has cut is
+made up for when the run goes on: its metrics then lie in a file beside the step, with their own SHA-256.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.json_text import parse_json
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.metrics import checked_line, line_of, read_metrics, score_of
+
+EVALUATIONS = 'evaluations'  # of a record: lines as metrics.jsonl has them
+HELD_OUT = 'held_out'
+LATER = '.metrics.json'  # how the name of a file ends that has the metrics of the step before it
+
+
+def write_later(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Writes the metrics of a saved step beside it; raises RunError or InputError where that fails."""
+    line = json.dumps(line_of(step, HELD_OUT, metrics))
+    write_atomically(folder / f'{step}{LATER}', f'{line}\n{_hash(line)}\n')
+
+
+def read_later(folder: Path, step: int) -> dict[str, Any]:
+    """The line that `write_later` wrote, {} where there is none or it was changed since."""
+    try:
+        line, digest = (folder / f'{step}{LATER}').read_text(encoding='utf-8').splitlines()
+        return checked_line(parse_json(line)) if digest == _hash(line) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The evaluations of a run until a checkpoint, the oldest first, as lines of metrics.
+
+    Args:
+        folder: of the checkpoints.
+        step: of the checkpoint.
+        record: its record; one from before it had evaluations leaves them to metrics.jsonl.
+
+    Raises:
+        InputError: the record has something else in their place.
+    """
+    if EVALUATIONS not in record:
+        return [line for line in read_metrics(folder.parent) if line['split'] == HELD_OUT and line['step'] <= step]
+    try:
+        lines = [checked_line(line) for line in record[EVALUATIONS]]
+    except (ValueError, TypeError) as error:
+        raise InputError(f'checkpoint {folder / str(step)}: its evaluations cannot be read ({error})') from None
+    later = read_later(folder, step)
+    return [*lines, later] if later and all(line['step'] != step for line in lines) else lines
+
+
+def best_of(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, float]:
+    """The metrics, and the step, of the evaluation that `config` calls best, else the last; {} where there is none."""
+    sign = 1.0 if config.best_mode == 'max' else -1.0
+    if not lines:
+        return {}
+
+    def rank(line: Mapping[str, Any]) -> float:
+        value = score_of(line, config.best_metric)
+        return -math.inf if value is None or math.isnan(value) else sign * value
+
+    # Of equals the newest, as the checkpoint that is kept for it.
+    best = max(reversed(lines), key=rank) if config.best_metric else lines[-1]
+    return {name: value for name, value in best.items() if name != 'split'}
+
+
+def _hash(line: str) -> str:
+    return hashlib.sha256(line.encode()).hexdigest()

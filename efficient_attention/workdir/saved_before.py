@@ -1,0 +1,67 @@
+"""Whether a run had checkpoints before: a note beside their folder, so that a lost folder does not look like a new run.
+
+A volume that is not mounted leaves an empty folder, or none. Runs from before this note are known by their metrics.
+"""
+
+import json
+from pathlib import Path
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.metrics import read_metrics
+
+FILE_NAME = 'last_saved.json'
+STEP = 'step'
+
+
+def note_saved(workdir: Path, step: int) -> None:
+    """Notes that a step is saved; raises RunError or InputError where it cannot be written."""
+    write_atomically(workdir / FILE_NAME, json.dumps({STEP: step}) + '\n')
+
+
+def noted_step(workdir: Path) -> int | None:
+    """The step that was noted last; None where none was, or the note cannot be read."""
+    try:
+        step = read_json_file(workdir / FILE_NAME)[STEP]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return step if isinstance(step, int) else None
+
+
+def lost_line(workdir: Path, folder: Path) -> str:
+    """Says why a folder without checkpoints must have had some; '' where the run may never have saved one.
+
+    Args:
+        workdir: of the run.
+        folder: where its checkpoints should be.
+    """
+    saved, last = noted_step(workdir), last_line(workdir)
+    if saved is None and not (last and (not folder.is_dir() or is_past_first_save(workdir))):
+        return ''
+    why = f'metrics.jsonl goes to step {last}' if saved is None else f'step {saved} was saved'
+    return f'there is no checkpoint in {folder}, though {why}; bring it back (is its volume mounted?)'
+
+
+def last_line(workdir: Path) -> int:
+    """The last step of which the metrics tell; 0 = none."""
+    return max((line['step'] for line in read_metrics(workdir)), default=0)
+
+
+def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
+    """Whether a run has gone through a whole save: each one waits for the one before it.
+
+    Args:
+        workdir: of the run.
+        step: of a save that is written and not sealed; None = there is none.
+    """
+    if noted_step(workdir) is not None:
+        return True
+    try:
+        every = read_config(workdir).checkpoint.every_steps
+    except InputError:
+        return False
+    step = every if step is None else step
+    next_due = (step // every + 1) * every  # at this step itself, a line is written before the save
+    return step > every or last_line(workdir) > next_due

@@ -1,0 +1,95 @@
+"""A folder of checkpoints that is lost does not look like a new run; one in which nothing was saved yet does."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.metrics import MetricsLog
+from efficient_attention.workdir.saved_before import FILE_NAME, noted_step
+from tests.workdir.test_checkpoint_writer import make_state
+
+SAVED = 'there is no checkpoint in {}/checkpoints, though step 7 was saved; bring it back (is its volume mounted?)'
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A workdir with the steps 3 and 7, of a run that saves every 5 and has written of steps up to 9."""
+    config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(every_steps=5))
+    (tmp_path / 'config.json').write_text(json.dumps(to_dict(config)))
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+        for step in (3, 7):
+            checkpoints.save(step, make_state(step), record={})
+    write_lines(tmp_path, 9)
+    return tmp_path
+
+
+def write_lines(workdir: Path, last: int) -> None:
+    with MetricsLog(workdir) as log:
+        for step in range(1, last + 1):
+            log.write(step, 'train', {'loss': 1.0})
+
+
+def refusal(workdir: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        CheckpointReader(workdir).check_not_lost()
+    return str(caught.value)
+
+
+def test_each_save_is_noted(saved: Path):
+    assert noted_step(saved) == 7
+    CheckpointReader(saved).check_not_lost()
+
+
+@pytest.mark.parametrize('is_mounted_over', [True, False])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_and_is_not_evaluated(saved: Path, is_mounted_over: bool):
+    shutil.rmtree(saved / 'checkpoints')
+    if is_mounted_over:
+        (saved / 'checkpoints').mkdir()
+    line = SAVED.format(saved)
+    assert refusal(saved) == f'{line}, name a new --workdir, or remove {saved} to begin anew'
+    reader = CheckpointReader(saved)
+    for read in (reader.record, reader.existing_steps, lambda: reader.wanted('best', metric='loss')):
+        with pytest.raises(InputError) as caught:
+            read()
+        assert str(caught.value) == line
+
+
+@pytest.mark.parametrize('note', [None, 'x', '[]', '{"step": "a"}'])
+@pytest.mark.parametrize(('last', 'has_folder', 'is_lost'), [(11, True, True), (10, True, False), (1, False, True)])
+def test_without_the_note_the_metrics_tell(saved: Path, note: str | None, last: int, has_folder: bool, is_lost: bool):
+    shutil.rmtree(saved / 'checkpoints')
+    if has_folder:
+        (saved / 'checkpoints').mkdir()
+    (saved / FILE_NAME).unlink()
+    if note is not None:
+        (saved / FILE_NAME).write_text(note)
+    write_lines(saved, last)
+    if is_lost:
+        assert f'though metrics.jsonl goes to step {last}; bring it back' in refusal(saved)
+    else:  # killed before its first checkpoint was complete
+        CheckpointReader(saved).check_not_lost()
+
+
+def test_a_workdir_in_which_nothing_was_trained_begins(tmp_path: Path):
+    CheckpointReader(tmp_path / 'new').check_not_lost()
+    (tmp_path / 'config.json').write_text('{}')
+    CheckpointReader(tmp_path).check_not_lost()
+
+
+def test_steps_without_their_seals_are_not_those_of_a_first_save(saved: Path):
+    shutil.rmtree(saved / 'checkpoints' / '7')
+    (saved / 'checkpoints' / '3' / 'seal-0-of-1.sha256').unlink()
+    with pytest.raises(InputError, match='is sealed, which a kill in the first save does not explain'):
+        CheckpointReader(saved).newest()
+    (saved / FILE_NAME).unlink()
+    write_lines(saved, 5)
+    assert CheckpointReader(saved).newest() is None
