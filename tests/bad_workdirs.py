@@ -29,7 +29,7 @@ BAD_WORKDIRS = {
     ),
     'config deep': run('{here}/run/config.json: not JSON (nested too deeply)', written('config.json', DEEP)),
     'config of another version': run('{here}/run/config.json: unknown config field new; known:', fields(new=3)),
-    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must lie in', fields(mesh__tensor=0)),
+    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must be at least 1', fields(mesh__tensor=0)),
     'config wide': run('the run needs at least', fields(model__width=2 * 10**9, eval__batch_size=8000)),
     'checkpoint unknown': BadInput(
         'eval.py --workdir={base}/run --checkpoint=7', 'there is no checkpoint of step 7 in'

@@ -106,7 +106,7 @@ class Translator:
     def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', origin: str = '') -> None:
         self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
         self.cut_sources = 0  # so far, of more tokens than a source may have
-        self.unknown = UnknownTokens(encoder.source.tokenizer)
+        self.unknown = UnknownTokens(encoder.source.pieces, encoder.source.tokenizer)
         self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
         self.unwritten = structural_ids(encoder.target.tokenizer)  # sentinels say which span the pieces behind fill
 

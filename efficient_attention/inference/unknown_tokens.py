@@ -5,17 +5,23 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.tokenizers.text_to_text import first_id
+from efficient_attention.data.tokenizers.special_tokens import role_names
 
 NAMED = 5  # words in a message
 
 
 class UnknownTokens:
-    """Counts tokens of texts that stand for any unknown word; always none of a tokenizer without such a token."""
+    """Counts tokens of texts that stand for any unknown word; always none of a tokenizer without such a token.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.id = first_id(tokenizer.get_vocab(with_added_tokens=True), 'unknown')
+    Args:
+        reader: cuts a text into pieces.
+        vocabulary: has the ids of the pieces; the same tokenizer, but for a released Marian.
+    """
+
+    def __init__(self, reader: Tokenizer, vocabulary: Tokenizer) -> None:
+        self.reader, self.vocabulary = reader, vocabulary
+        name = role_names(vocabulary).get('unknown')
+        self.id = None if name is None else vocabulary.token_to_id(name)
         self.count = self.total = 0
         self.words: dict[str, None] = {}  # the first ones, each once
 
@@ -30,9 +36,9 @@ class UnknownTokens:
 
     def name(self, text: str) -> None:
         """Keeps the words of a text that have no other token, while there are few."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        for id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if id == self.id and len(self.words) < NAMED:
+        encoding = self.reader.encode(text, add_special_tokens=False)
+        for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
+            if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:
                 self.words[text[start:end].strip()] = None
 
     def take(self) -> str:

@@ -13,7 +13,7 @@ def tokenizer_of(model: models.Model) -> Tokenizer:
 
 
 def line_of(tokenizer: Tokenizer, *texts: str) -> str:
-    unknown = UnknownTokens(tokenizer)
+    unknown = UnknownTokens(tokenizer, tokenizer)
     encoded = tokenizer.encode_batch(list(texts))
     unknown.note(texts, [np.array(one.ids, np.int32) for one in encoded])
     line = unknown.take()
@@ -37,3 +37,11 @@ def test_characters_that_no_piece_has_are_named():
 def test_a_tokenizer_that_knows_every_text_says_nothing():
     known = tokenizer_of(models.BPE({'a': 0, 'b': 1}, []))
     assert line_of(known, 'ab', 'b') == ''
+
+
+def test_pieces_whose_ids_stand_in_a_vocabulary_apart():
+    reader = tokenizer_of(models.Unigram([('<unk>', 0.0), ('a', -1.0), ('b', -1.0)], unk_id=0))
+    vocabulary = Tokenizer(models.WordLevel({'a': 0, '<unk>': 1}, unk_token='<unk>'))
+    unknown = UnknownTokens(reader, vocabulary)
+    unknown.note(['a b'], [np.array([0, 1], np.int32)])
+    assert unknown.take() == "1 of 2 tokens of the sources are unknown to the tokenizer: 'b'"

@@ -78,6 +78,11 @@ class SideEncoder:
         mask = role_names(self.tokenizer).get('mask')
         return reader_of(self.tokenizer, () if mask is None else (mask,))
 
+    @property
+    def pieces(self) -> Tokenizer:
+        """What cuts texts into pieces, whose ids `tokenizer` has."""
+        return self.reader if self.marian is None else self.marian.pieces
+
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The ids of texts, each with its end, of any length."""
         if self.marian is not None:
