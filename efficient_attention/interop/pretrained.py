@@ -86,8 +86,7 @@ class Pretrained:
     model: ModelConfig
     head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
     labels: tuple[str, ...]  # in the order of the outputs; () where they have no names
-    # as `ExamplesConfig.problem`; 'fill_mask' with a masked-LM head alone, 'none' for a bare encoder, 'text_to_text'
-    # for an encoder-decoder, or one of `SEVERAL` where a row has several answers
+    # as `ExamplesConfig.problem`; 'fill_mask', 'none' of a bare encoder, 'text_to_text', or one of `SEVERAL`
     problem: str
     family: str  # a `model_type` of `FAMILIES`; '' for a workdir's
     tokenizer: Path | None  # its file
