@@ -14,7 +14,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.search import Search
 from efficient_attention.inference.transducer import Batching, Transducer, transduce
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
