@@ -20,7 +20,7 @@ RULES = tuple(field.name for field in dataclasses.fields(Rules))
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 KINDS = {int: 'a whole number', float: 'a number', bool: 'True or False', str: 'a text'}
 # An option that is given -> those that the files state and that it replaces besides its own.
-TOGETHER = {'penalty': ('alpha',), 'alpha': ('penalty',), 'max_tokens': ('extra',), 'ratio': ('extra',)}
+TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,9 @@ def check_kind(name: str, value: Any, kind: type) -> None:
         require(isinstance(value, types) and (kind is bool) == isinstance(value, bool), name, value, KINDS[kind])
 
 
-def decoding_of(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> Decoding:
+def decoding_of(
+    pretrained: Pretrained, path: Path, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> Decoding:
     """How targets of a checkpoint are searched: by the options that are given, else by what its files state.
 
     Says in one line which settings of its files are used, and in another one which are not served.
@@ -120,6 +122,7 @@ def decoding_of(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) ->
         pretrained: the checkpoint.
         path: of it, for messages.
         given: fields of `Decoding`.
+        defaults: others, where neither an option nor a file decides; by default those of `Decoding`.
 
     Raises:
         InputError: a value is out of range; or a setting of a file is of another type.
@@ -129,17 +132,16 @@ def decoding_of(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) ->
     except InputError as error:
         raise InputError(f'{path}, the settings of its search: {error}') from None
     replaced = {*given, *(other for name in given for other in TOGETHER.get(name, ()))}
-    if not given.get('do_sample', True) or given.get('beams', 1) > 1 and 'do_sample' not in given:
+    if not given.get('do_sample', True) or given.get('beams', 1) != 1 and 'do_sample' not in given:
         replaced |= {'do_sample', *SAMPLING}
     used = {name: value for name, value in stated.items() if name not in replaced}
-    if given.get('do_sample') and 'beams' not in given:
-        used['beams'] = 1
-    elif used.get('do_sample'):
-        used['beams'] = 1
     say(path, 'its files state settings of the search, used where no option is given', used)
     say(path, 'settings of a search in its files that are not served', unserved)
     try:
-        return Decoding(**{**used, **given})
+        fields = {**(defaults or {}), **used, **given}
+        if fields.get('do_sample') and 'beams' not in given:
+            fields['beams'] = 1
+        return Decoding(**fields)
     except InputError as error:
         if not used:
             raise

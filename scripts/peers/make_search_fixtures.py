@@ -53,8 +53,7 @@ def search_of(model: Any, name: str, beams: int, draw: random.Random) -> dict[st
         settings = base | drawn(tokens_of(model, sources, base), model, beams, draw)
         tokens = tokens_of(model, sources, settings)
         changed = [key for key, value in settings.items() if key not in base or base[key] != value]
-        # As if one of them were not there: None where `generate` shall take its default.
-        without = [settings | {key: base.get(key)} for key in changed]
+        without = [base | {key: value for key, value in settings.items() if key != own} for own in changed]
         if all(tokens != tokens_of(model, sources, one) for one in without):
             break
     return {'model': name, 'sources': sources, 'settings': settings, 'tokens': tokens}

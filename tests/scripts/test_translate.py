@@ -80,7 +80,7 @@ def test_all_ways_find_the_same_texts(workdir: Path, tmp_path: Path, call, monke
     monkeypatch.setattr(translate_file, 'CHUNK', 1)
     whole, asked = translate_file.translated, []
 
-    def broken(translator, lines):
+    def broken(translator, lines, _):
         if asked:
             raise KeyboardInterrupt
         asked.append(lines)
