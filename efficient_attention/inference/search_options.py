@@ -83,14 +83,16 @@ class Decoding:
     def search(self, end: int, forced: Forced = NOTHING_FORCED) -> Search:
         """The search, for the end symbol of a checkpoint, and for what its files say of every target."""
         own = {field.name for field in dataclasses.fields(self)}
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(Search) if field.name in own}
+        fields: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(Search) if field.name in own
+        }
         known = forced.end_ids or (end,)
         if forced.ends and known[0] not in (self.ends or known):
             raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}: add it to them')
         ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # what may be forced stands first
         draws = Sampling(**{name: getattr(self, name) for name in SAMPLING}) if self.do_sample else None
-        rules = {'rules': self.rules(), 'sampling': draws}
-        return Search(**fields, **rules, end=ends[0], more_ends=ends[1:], first=forced.first, forces_end=forced.ends)
+        fields |= {'rules': self.rules(), 'sampling': draws}
+        return Search(**fields, end=ends[0], more_ends=ends[1:], first=forced.first, forces_end=forced.ends)
 
     def batching(self, lengths: tuple[int, ...] = ()) -> Batching:
         """How sources are put into batches, of rows of these lengths where there are some."""

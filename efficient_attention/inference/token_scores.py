@@ -15,10 +15,13 @@ from efficient_attention.inference.search import Limits, Search
 
 
 class Read(NamedTuple):
-    """What the decoder has read of each text, `count` tokens of N places, -1 before a short prompt; `made` of them."""
+    """What the decoder has read of each text: `length` tokens in N places, -1 before a short prompt.
+
+    So many of them were `made`.
+    """
 
     tokens_bN: Array
-    count: Array
+    length: Array
     made: Array
 
 
@@ -52,7 +55,7 @@ def next_tokens(logits_bV: Array, read: Read, search: Search, limits: Limits) ->
         token_b = scores_bV.argmax(axis=1).astype(jnp.int32)
     else:
         assert limits.draws is not None
-        token_b = sample(scores_bV, search.sampling, limits.draws.seed, read.made, limits.draws.number_B)
+        token_b = sample(scores_bV, search.sampling, limits.draws.seed, read.made, jnp.asarray(limits.draws.number_B))
     log_probs_bV = forced(log_softmax(logits_bV), read.made, search, limits)
     score_b1, log_prob_b1 = (jnp.take_along_axis(x, token_b[:, None], axis=1) for x in (scores_bV, log_probs_bV))
     return token_b, jnp.where(is_there(score_b1), log_prob_b1, MASKED)[:, 0]
@@ -93,7 +96,7 @@ def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Arr
 def is_in_text(read: Read, size: int) -> Array:
     """bool [b, V]: whether the text has the token already."""
     places_N = jnp.arange(read.tokens_bN.shape[1])
-    is_token_bN = (places_N < read.count)[None] & (read.tokens_bN >= 0)
+    is_token_bN = (places_N < read.length)[None] & (read.tokens_bN >= 0)
     return marked(read.tokens_bN, is_token_bN, size)
 
 
@@ -104,7 +107,7 @@ def repeats(read: Read, length: int, size: int) -> Array:
         return jnp.zeros((len(read.tokens_bN), size), bool)
     last_bn = last_tokens(read, length - 1)
     ends_N = jnp.arange(windows) + length - 1
-    is_same_bN = jnp.broadcast_to((ends_N < read.count)[None], (len(last_bn), windows)) & (read.count >= length - 1)
+    is_same_bN = jnp.broadcast_to((ends_N < read.length)[None], (len(last_bn), windows)) & (read.length >= length - 1)
     for place in range(length - 1):
         is_same_bN &= read.tokens_bN[:, place : place + windows] == last_bn[:, place, None]
     return marked(read.tokens_bN[:, length - 1 :], is_same_bN, size)
@@ -116,14 +119,14 @@ def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
     for length in sorted({len(word) for word in words}):
         words_wn = jnp.asarray([word for word in words if len(word) == length], jnp.int32)
         last_bn = last_tokens(read, length - 1)
-        is_begun_bw = (last_bn[:, None] == words_wn[None, :, :-1]).all(axis=2) & (read.count >= length - 1)
+        is_begun_bw = (last_bn[:, None] == words_wn[None, :, :-1]).all(axis=2) & (read.length >= length - 1)
         is_end_bV = is_end_bV.at[:, words_wn[:, -1]].max(is_begun_bw)
     return is_end_bV
 
 
 def last_tokens(read: Read, count: int) -> Array:
     """int32 [b, count]: the last tokens of each text, of none that has fewer."""
-    return jnp.take(read.tokens_bN, jnp.maximum(read.count - count + jnp.arange(count), 0), axis=1, mode='clip')
+    return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
 
 
 def marked(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:

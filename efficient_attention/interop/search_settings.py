@@ -22,7 +22,7 @@ LENGTHS = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens')
 SAMPLING = {'temperature': NUMBER, 'top_k': WHOLE, 'top_p': NUMBER}
 UNSERVED_SAMPLING = ('min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 SERVED = {*SAME, *LENGTHS, *SAMPLING, 'early_stopping', 'do_sample'}
-NOTHING = (None, False, 0, [])  # values with which a setting changes nothing; of some others, too
+NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values with which a setting changes nothing; of some others, too
 NEUTRAL = {'num_return_sequences': 1, 'num_beam_groups': 1, 'typical_p': 1, 'guidance_scale': 1}
 NEUTRAL |= {'encoder_repetition_penalty': 1}
 # What older models have in config.json and this project does not serve.
@@ -98,7 +98,7 @@ def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def checked(key: str, value: Any, kind: str) -> Any:
     """The value; raises InputError where it is of another type."""
-    types = {WHOLE: int, NUMBER: (int, float)}.get(kind, list)
+    types: tuple[type, ...] = {WHOLE: (int,), NUMBER: (int, float)}.get(kind, (list,))
     if isinstance(value, bool) or not isinstance(value, types):
         raise InputError(f'{key} is {value!r}; it must be {kind}')
     return value

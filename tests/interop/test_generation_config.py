@@ -37,9 +37,7 @@ def test_what_the_files_say_counts_more_than_the_tokenizer():
     assert (ids.pad, ids.start, ids.end) == (1, 2, 5)
     assert ids_as_trained(IDS, {'eos_token_id': [5]}, {}).end == 5
     for value, said in ((9, 'is 9; it'), ([], re.escape('is []; it')), ([2, 9], 'has 9; each')):
-        with pytest.raises(
-            InputError, match=f'^eos_token_id {said} must be one of the ids that the tokenizer has, 0 to 8'
-        ):
+        with pytest.raises(InputError, match=f'^eos_token_id {said} must be one of the ids that .* has, 0 to 8'):
             ids_as_trained(IDS, {'eos_token_id': value}, {})
 
 
