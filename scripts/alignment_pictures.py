@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import say_limits
-from efficient_attention.inference.translator import Decoding, Translation, open_translator
+from efficient_attention.inference.translator import Translation, open_translator
 
 TITLE_INCHES = 6.0  # that the title needs, however short the texts are
 COLUMNS = 3  # pictures side by side
@@ -34,7 +34,7 @@ def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
         raise InputError('a text is empty, so there is nothing to read in it')
     if len(texts) > MOST_TEXTS:
         raise InputError(f'{len(texts)} texts; one picture shows {MOST_TEXTS} at most')
-    decoding = Decoding(beams=options.beams, batch_size=len(texts))
+    decoding = {'beams': options.beams, 'batch_size': len(texts)}
     translator = open_translator(
         options.model, checkpoint=chosen_checkpoint(options), decoding=decoding, prefix=options.prefix
     )

@@ -19,8 +19,8 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.sources.text_files import read_lines
-from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.pretrained_models import pretrained_module
+from efficient_attention.inference.search import Search
 from efficient_attention.inference.transducer import Batching, Transducer
 from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.interop.config_in import TEXT_TO_TEXT

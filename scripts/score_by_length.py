@@ -29,7 +29,7 @@ from efficient_attention.commands.flags import define_batch_size, define_integer
 from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import say_limits
-from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.inference.translator import open_translator
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import whole_file
 
@@ -53,7 +53,7 @@ def main() -> None:
         print(f'pairs of more than {options.edges[-1]} words, which are left out: {longer:,}', file=sys.stderr)
     groups = numbers_by_length(pairs, options.edges)
     print(keep_freed_memory(), file=sys.stderr)
-    decoding = Decoding(beams=options.beams, batch_size=options.batch_size)
+    decoding = {'beams': options.beams, 'batch_size': options.batch_size}
     scores = {}
     for model in options.models:
         translator = open_translator(Path(model), decoding=decoding)

@@ -32,13 +32,18 @@ from efficient_attention.commands.flags import (
     chosen_checkpoint,
     define_batch_size,
     define_checkpoint,
+    define_integers,
     define_model,
     define_output,
     define_path,
 )
+from efficient_attention.config.json_text import parse_json
 from efficient_attention.errors import InputError
 
 SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
+SEARCH += ('repetition_penalty', 'no_repeat_ngram_size', 'bad_words_ids', 'suppress_tokens', 'begin_suppress_tokens')
+SEARCH += ('ends', 'do_sample', 'temperature', 'top_k', 'top_p', 'seed')
+BEAMS = 5  # by default
 
 
 def main() -> None:
@@ -52,17 +57,19 @@ def main() -> None:
         raise InputError('--model is missing')
     check_files(options)
     print(keep_freed_memory(), file=sys.stderr)
+    from efficient_attention.inference.search_options import decoding_of
     from efficient_attention.inference.translate_file import (
         translate_file,
         translate_lines,
         translate_stream,
     )  # after --help
-    from efficient_attention.inference.translator import Decoding, open_translator
+    from efficient_attention.inference.translator import translator_of
+    from efficient_attention.interop.pretrained import open_pretrained
 
-    decoding = Decoding(**{name: options[name].value for name in SEARCH})
-    choice: dict[str, Any] = {'checkpoint': chosen_checkpoint(options), 'decoding': decoding, 'prefix': options.prefix}
-    choice['length'] = options.length
-    translator = open_translator(options.model, **choice)
+    named = given(options)
+    pretrained = open_pretrained(options.model, chosen_checkpoint(options))
+    decoding = decoding_of(pretrained, options.model, named, {'beams': BEAMS})
+    translator = translator_of(pretrained, options.model, decoding, options.prefix, length=options.length)
     if options.output is None and options.input is not None:
         translate_lines(translator, options.input, sys.stdout, form=options.format)
         return
@@ -70,10 +77,21 @@ def main() -> None:
         translate_stream(translator, sys.stdin.buffer, sys.stdout, form=options.format)
         return
     identity = {'model': translator.origin, 'prefix': translator.prefix, 'length': translator.encoder.source.length}
-    identity |= {name: options[name].value for name in SEARCH if name != 'batch_size'}
+    identity |= {name: getattr(translator.decoding, name) for name in SEARCH if name != 'batch_size'}
     translate_file(translator, options.input, options.output, form=options.format, identity=identity)
     if options.references is not None:
-        print_scores(options, {'beams': options.beams, 'length_penalty': f'{options.penalty} {options.alpha:g}'})
+        print_scores(options, translator.decoding.shown())
+
+
+def given(options: flags.FlagValues) -> dict[str, Any]:
+    """The options of the search that the command line names; raises InputError where one cannot be read."""
+    named = {name: options[name].value for name in SEARCH if options[name].present}
+    if 'bad_words_ids' in named:
+        try:
+            named['bad_words_ids'] = parse_json(named['bad_words_ids'])
+        except ValueError:
+            raise InputError(f'--bad_words_ids is {options.bad_words_ids!r}; give lists, as [[5,6],[7]]') from None
+    return named
 
 
 def score_alone(options: flags.FlagValues) -> None:
@@ -111,18 +129,46 @@ def define_flags() -> flags.FlagValues:
     meaning = "Most tokens of a source; by default the run's, or as many as the model has positions, or 512."
     flags.DEFINE_integer('length', 0, meaning, lower_bound=0, flag_values=options)
     flags.DEFINE_string('prefix', None, "Before each text; the run's by default.", flag_values=options)
-    flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
+    define_search(options)
+    define_batch_size(32, '', options)
+    return options
+
+
+def define_search(options: flags.FlagValues) -> None:
+    """The flags of the search. The files of a Hugging Face folder decide those that are not given, if they state them.
+
+    So the defaults stand here for --help alone; they are those of `Decoding`, but for the beams.
+    """
+    flags.DEFINE_integer('beams', BEAMS, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
     flags.DEFINE_integer('best', 1, 'Texts for each line, in --format jsonl.', flag_values=options)
     flags.DEFINE_enum('penalty', 'gnmt', ('gnmt', 'length'), 'Length penalty of the search.', flag_values=options)
     flags.DEFINE_float('alpha', 0.6, 'Exponent of the length penalty.', flag_values=options)
-    stops = 'Where the search of a text ends: where nothing can improve, or sooner, as in transformers.'
-    flags.DEFINE_enum('stop', 'exact', ('exact', 'early'), stops, flag_values=options)
+    stops = 'Where the search of a text ends: where nothing can improve; sooner, by a guess; or at --beams ended texts.'
+    flags.DEFINE_enum('stop', 'exact', ('exact', 'early', 'first'), stops, flag_values=options)
     flags.DEFINE_integer('max_tokens', 256, 'Most tokens of a text, whatever its source.', flag_values=options)
     flags.DEFINE_float('ratio', 1.0, 'Most tokens of a text for each of its source.', flag_values=options)
     flags.DEFINE_integer('extra', 50, 'Tokens that a text may have beyond --ratio of its source.', flag_values=options)
     flags.DEFINE_integer('min_tokens', 0, 'Fewest tokens of a text.', flag_values=options)
-    define_batch_size(32, '', options)
-    return options
+    define_rules(options)
+
+
+def define_rules(options: flags.FlagValues) -> None:
+    """The flags of what may follow, and of drawing."""
+    meaning = 'Above 1 tokens of a text become less probable to come again.'
+    flags.DEFINE_float('repetition_penalty', 1.0, meaning, flag_values=options)
+    meaning = 'No sequence of so many tokens comes twice in a text; 0 = any may.'
+    flags.DEFINE_integer('no_repeat_ngram_size', 0, meaning, flag_values=options)
+    meaning = 'Sequences of ids that no text has, such as [[5,6],[7]].'
+    flags.DEFINE_string('bad_words_ids', None, meaning, flag_values=options)
+    define_integers('suppress_tokens', None, 'Ids that no text has', options)
+    define_integers('begin_suppress_tokens', None, 'Ids that no text begins with', options)
+    define_integers('ends', None, "Ids that end a text; the checkpoint's by default", options)
+    flags.DEFINE_boolean('do_sample', False, 'Draw each token, instead of a search.', flag_values=options)
+    flags.DEFINE_float('temperature', 1.0, 'Of draws; below 1 nearer to the most probable token.', flag_values=options)
+    flags.DEFINE_integer('top_k', 0, 'Draw among so many tokens; 0 = all.', flag_values=options)
+    meaning = 'Draw among the fewest tokens with this probability together.'
+    flags.DEFINE_float('top_p', 1.0, meaning, flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Of the draws; each line also has its own.', flag_values=options)
 
 
 def check_files(options: flags.FlagValues) -> None:

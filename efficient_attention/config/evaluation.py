@@ -7,6 +7,7 @@ from efficient_attention.config.fields import read_by
 from efficient_attention.errors import InputError
 
 PENALTIES = ('gnmt', 'length')
+STOPS = ('exact', 'early', 'first')
 SPLITS = ('held_out', 'test')
 
 
@@ -38,6 +39,10 @@ class EvalConfig:
     beams: int = read_by('text_to_text', default=4)
     penalty: str = read_by('text_to_text', default='gnmt')  # 'gnmt' | 'length'
     alpha: float = read_by('text_to_text', default=0.6)  # exponent of the length penalty
+    stop: str = read_by('text_to_text', default='exact')  # 'exact' | 'early' | 'first', when the search of a text ends
+    repetition_penalty: float = read_by('text_to_text', default=1.0)  # above 1 repetitions become rarer
+    # tokens of a sequence that no text has twice; 0 = any may repeat
+    no_repeat_ngram_size: int = read_by('text_to_text', default=0)
 
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)
@@ -46,6 +51,9 @@ class EvalConfig:
         check_within('eval.beams', self.beams, 1)
         check_one_of('eval.penalty', self.penalty, PENALTIES)
         check_within('eval.alpha', self.alpha, -10, 10)
+        check_one_of('eval.stop', self.stop, STOPS)
+        check_within('eval.repetition_penalty', self.repetition_penalty, 0, low_is_open=True)
+        check_within('eval.no_repeat_ngram_size', self.no_repeat_ngram_size, 0)
         check_within('eval.context', self.context, 0)
         check_within('eval.stride', self.stride, 0)
         check_within('eval.memory_length', self.memory_length, -1)

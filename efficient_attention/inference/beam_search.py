@@ -5,13 +5,12 @@ extension by the end symbol finishes its hypothesis if it is among the `beams` b
 the `best` highest scores are kept. A row is done where no open hypothesis can reach a higher score than the lowest one
 that is kept: log-probabilities only fall, so the best that an open hypothesis can reach is its own sum, divided by the
 penalty of the longest text where alpha is above 0, or of the next length. Nothing is lost by stopping then; with
-`stop` = 'early' a row is done sooner, by its present length. A row that is done never changes, whatever its neighbours
-still do.
+`stop` = 'early' a row is done sooner, by its present length, and with 'first' as soon as as many texts have ended as
+there are beams. A row that is done never changes, whatever its neighbours still do.
 
 Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; the candidates are those of fairseq and transformers.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -19,91 +18,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.weights import MASKED
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.evaluation import PENALTIES
-from efficient_attention.errors import InputError, require
+from efficient_attention.errors import InputError
+from efficient_attention.inference.search import Limits, Search
+from efficient_attention.inference.token_scores import is_there, next_log_probs, next_tokens, read_of
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, read_but_last
 from efficient_attention.modules.context import OtherSequence
 
-STOPS = ('exact', 'early')
 # Sums of a row that are compared as one by their highest: from, to. Of these a divisor of their number is taken.
 BLOCK_SIZES = (32, 128)
 
 
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """How continuations are searched and scored; |Y| counts the tokens made, the end symbol included.
-
-    Args:
-        beams: open hypotheses of a row; 1 = greedy decoding.
-        best: finished hypotheses that are kept of a row, at most `beams`.
-        penalty: what the sum of log-probabilities is divided by for the score: 'gnmt' ((5 + |Y|) / 6)^alpha (Wu et al.
-            2016, equation 14; T5) | 'length' |Y|^alpha (transformers, fairseq).
-        alpha: of the penalty; above 0 it favours long texts, 0 = none, below 0 short ones.
-        max_tokens: most tokens made; a hypothesis of so many is finished as it is.
-        min_tokens: fewest tokens before the end symbol.
-        end: id of the end symbol; -1 = there is none.
-        first: id of the first token, as if its probability were 1; -1 = any (released BART models begin with <s>).
-        forces_end: the last of the most tokens is the end symbol, as if its probability were 1 (BART).
-        stop: 'exact' = a row is done where no open hypothesis can reach what is kept | 'early' = where none would have
-            a higher score than the lowest of as many finished ones as there are beams, if it ended as long as it is: a
-            guess, the default of transformers. Without a penalty both find the same.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    beams: int = 4
-    best: int = 1
-    penalty: str = 'gnmt'
-    alpha: float = 0.6
-    max_tokens: int = 128
-    min_tokens: int = 0
-    end: int = 1
-    first: int = -1
-    forces_end: bool = False
-    stop: str = 'exact'
-
-    def __post_init__(self) -> None:
-        check_within('beams', self.beams, 1)
-        require(1 <= self.best <= self.beams, 'best', self.best, f'1 to {self.beams}, the beams')
-        check_one_of('penalty', self.penalty, PENALTIES)
-        check_one_of('stop', self.stop, STOPS)
-        check_within('alpha', self.alpha, -10, 10)
-        check_within('max_tokens', self.max_tokens, 1)
-        allowed = f'0 or more and below max_tokens {self.max_tokens}'
-        require(0 <= self.min_tokens < self.max_tokens, 'min_tokens', self.min_tokens, allowed)
-        for name in ('end', 'first'):
-            require(getattr(self, name) >= -1, name, getattr(self, name), '-1 or an id')
-        require(self.end >= 0 or not self.forces_end, 'forces_end', True, 'False without an end symbol')
-
-    @property
-    def kept(self) -> int:
-        """Finished hypotheses that are kept of a row during the search."""
-        return self.best if self.stop == 'exact' else self.beams
-
-    def divisor(self, length: Array) -> Array:
-        """float32: what the sum of the log-probabilities of so many tokens is divided by."""
-        length = length.astype(jnp.float32)
-        return ((5.0 + length) / 6.0 if self.penalty == 'gnmt' else length) ** self.alpha
-
-
-class Limits(NamedTuple):
-    """What differs between calls of one program: which ids may follow, bool [V], and the most tokens of each row.
-
-    `most_B` is 0 to `Search.max_tokens`, int32.
-    """
-
-    may_follow_V: Array
-    most_B: Array
-
-
 class Start(NamedTuple):
-    """Texts to go on with: the state before the newest token of each row, and that token, int32 [B]."""
+    """Texts to go on with: the state before the newest token of each row, and that token, int32 [B].
+
+    `before_BP` is all that was read, for the rules of a search: int32, -1 before shorter prompts; None = nothing.
+    """
 
     state: DecodeState
     newest_B: Array
+    before_BP: Array | None = None
 
 
 class Hypotheses(NamedTuple):
@@ -164,12 +98,11 @@ def start(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: Ot
     """
     state = cached.init_state(len(tokens_BL), other=other)
     piece = min(PIECE, tokens_BL.shape[1])
-    return Start(*read_but_last(cached, state, tokens_BL, segments_BL, piece))
-
-
-def no_limits(vocab_size: int, rows: int, search: Search) -> Limits:
-    """Limits of rows where every id may follow, and `search` alone says how long they may be."""
-    return Limits(jnp.ones(vocab_size, bool), jnp.full(rows, search.max_tokens, jnp.int32))
+    length = tokens_BL.shape[1]
+    places_BP = jnp.arange(length)[None] - (length - segments_BL.sum(axis=1, keepdims=True))
+    before_BP = jnp.take_along_axis(tokens_BL, jnp.maximum(places_BP, 0), axis=1)
+    before_BP = jnp.where(places_BP >= 0, before_BP, -1)
+    return Start(*read_but_last(cached, state, tokens_BL, segments_BL, piece), before_BP)
 
 
 def find_best(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
@@ -180,10 +113,7 @@ def find_best(cached: CachedDecoder, start: Start, search: Search, limits: Limit
     Raises:
         InputError: an id of `search` is none of the vocabulary.
     """
-    size = cached.config.vocab_size
-    for name in ('end', 'first'):
-        if getattr(search, name) >= size:
-            raise InputError(f'{name} is {getattr(search, name)}; the model has {size} ids')
+    search.check_ids(cached.config.vocab_size)
     return (greedy if search.beams == 1 else beam_search)(cached, start, search, limits)
 
 
@@ -197,7 +127,7 @@ def beam_search(cached: CachedDecoder, start: Start, search: Search, limits: Lim
         return (beams.made < search.max_tokens) & is_open(beams, search, limits).any()
 
     def step(beams: Beams) -> Beams:
-        return extended(cached, beams, search, limits)
+        return extended(cached, beams, start.before_BP, search, limits)
 
     beams = jax.lax.while_loop(is_under_way, step, first_beams(start, search, limits))
     return jax.tree.map(lambda x_Bn: x_Bn[:, : search.best], beams.finished), beams.made
@@ -224,8 +154,13 @@ def no_hypotheses(rows: int, search: Search) -> Hypotheses:
 
 
 def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
-    """bool [B]: whether an open hypothesis may have a higher score than the lowest kept; with 'early': has it now."""
+    """bool [B]: whether an open hypothesis may have a higher score than the lowest kept; with 'early': has it now.
+
+    With 'first': whether fewer texts have ended than there are beams.
+    """
     highest_B = beams.log_probs_BK.max(axis=1)
+    if search.stop == 'first':
+        return is_there(highest_B) & ~is_there(beams.finished.scores_Bn.min(axis=1))
     if search.stop == 'early':
         length_B = jnp.full_like(limits.most_B, beams.made)
     else:
@@ -234,18 +169,14 @@ def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
     return is_there(highest_B) & (reach_B > beams.finished.scores_Bn.min(axis=1))
 
 
-def is_there(log_probs: Array) -> Array:
-    """Whether these are sums of log-probabilities, and not `MASKED`."""
-    return log_probs > MASKED / 2
-
-
-def extended(cached: CachedDecoder, beams: Beams, search: Search, limits: Limits) -> Beams:
-    """The search after one more step."""
+def extended(cached: CachedDecoder, beams: Beams, before_BP: Array | None, search: Search, limits: Limits) -> Beams:
+    """The search after one more step; `before_BP` as of `Start`."""
     logits_b1V, state = cached(beams.state, beams.newest_BK.reshape(-1, 1))
-    token_log_probs_bV = next_log_probs(logits_b1V[:, 0], beams.made, search, limits)
-    found = best_candidates(beams, token_log_probs_bV)
+    read = read_of(before_BP, beams.tokens_BKT.reshape(-1, search.max_tokens), beams.made)
+    token_log_probs_bV = next_log_probs(logits_b1V[:, 0], read, search, limits)
+    found = best_candidates(beams, token_log_probs_bV, search)
     is_last_B = beams.made + 1 >= limits.most_B
-    is_end_Bc = (found.newest_Bc == search.end) | is_last_B[:, None]
+    is_end_Bc = is_end(found.newest_Bc, search) | is_last_B[:, None]
     finished = with_finished(beams, found, is_end_Bc, search)
     log_probs_BK, places_BK = jax.lax.top_k(jnp.where(is_end_Bc, MASKED, found.log_probs_Bc), search.beams)
     newest_BK, parents_BK = (jnp.take_along_axis(x, places_BK, axis=1) for x in (found.newest_Bc, found.parents_Bc))
@@ -254,44 +185,27 @@ def extended(cached: CachedDecoder, beams: Beams, search: Search, limits: Limits
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
     # Later its open hypotheses could have higher scores again.
     log_probs_BK = jnp.where(is_open(beams, search, limits)[:, None], log_probs_BK, MASKED)
-    return beams._replace(log_probs_BK=log_probs_BK) if search.stop == 'early' else beams
+    return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
 
-def next_log_probs(logits_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
-    """float32 log-probabilities of each row's next token, `MASKED` where it may not follow.
+def is_end(tokens_Bc: Array, search: Search) -> Array:
+    """bool [B, c]: whether a token ends a text."""
+    return (tokens_Bc[..., None] == jnp.asarray(search.ends, jnp.int32)[None, None]).any(axis=2)
 
-    They are the model's own: what other tokens lose by a rule, these do not gain. b is B, or of a beam search B K.
+
+def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> Candidates:
+    """The 2 K best extensions of all open hypotheses of a row: as every one may end in one way alone, K go on.
+
+    With e ids that end a text they are the (1 + e) K best.
     """
-    size = logits_bV.shape[1]
-    ids_1V, log_probs_bV = jnp.arange(size)[None], log_softmax(logits_bV.astype(jnp.float32))
-    may_follow_1V = limits.may_follow_V[None] & ((ids_1V != search.end) | (made >= search.min_tokens))
-    log_probs_bV = jnp.where(may_follow_1V, log_probs_bV, MASKED)
-    if search.first >= 0:
-        log_probs_bV = jnp.where(made == 0, jnp.where(ids_1V == search.first, 0.0, MASKED), log_probs_bV)
-    if search.forces_end:
-        is_last_B = made + 1 >= limits.most_B
-        is_last_b1 = jnp.repeat(is_last_B, len(logits_bV) // len(is_last_B))[:, None]
-        log_probs_bV = jnp.where(is_last_b1, jnp.where(ids_1V == search.end, 0.0, MASKED), log_probs_bV)
-    return log_probs_bV
-
-
-def log_softmax(logits_bV: Array) -> Array:
-    """The log-probabilities of each row's logits."""
-    # Without the barriers XLA joins the output layer's product with the maxima, and computes both in one CPU thread.
-    logits_bV = jax.lax.optimization_barrier(logits_bV)
-    highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
-    shifted_bV = logits_bV - highest_b1
-    return shifted_bV - jnp.log(jnp.exp(shifted_bV).sum(axis=1, keepdims=True))
-
-
-def best_candidates(beams: Beams, token_log_probs_bV: Array) -> Candidates:
-    """The 2 K best extensions of all open hypotheses of a row: as every one may end in one way alone, K go on."""
     rows, count = beams.log_probs_BK.shape
     token_log_probs_BKV = token_log_probs_bV.reshape(rows, count, -1)
     size = token_log_probs_BKV.shape[2]
     is_there_BKV = is_there(token_log_probs_BKV) & is_there(beams.log_probs_BK)[..., None]
     sums_BKV = jnp.where(is_there_BKV, beams.log_probs_BK[..., None] + token_log_probs_BKV, MASKED)
-    log_probs_Bc, places_Bc = highest(sums_BKV.reshape(rows, -1), min(2 * count, count * size))
+    log_probs_Bc, places_Bc = highest(
+        sums_BKV.reshape(rows, -1), min(max(2, 1 + len(search.ends)) * count, count * size)
+    )
     parents_Bc, newest_Bc = places_Bc // size, places_Bc % size
     tokens_BcT = jnp.take_along_axis(beams.tokens_BKT, parents_Bc[..., None], axis=1)
     tokens_BcT = tokens_BcT.at[:, :, beams.made].set(newest_Bc)
@@ -355,16 +269,21 @@ class Greedy(NamedTuple):
 
 
 def greedy(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
-    """The text of the most probable token each time, up to the end symbol, and the steps it took."""
+    """The text of the most probable token each time, or of one that is drawn, up to the end; and the steps it took."""
     rows = len(start.newest_B)
     zeros_B, is_open_B = jnp.zeros(rows, jnp.int32), limits.most_B > 0
     tokens_BT = jnp.zeros((rows, search.max_tokens), jnp.int32)
-    text = Greedy(*start, jnp.zeros(rows, jnp.float32), tokens_BT, zeros_B, is_open_B, jnp.int32(0))
+    text = Greedy(
+        start.state, start.newest_B, jnp.zeros(rows, jnp.float32), tokens_BT, zeros_B, is_open_B, jnp.int32(0)
+    )
 
     def is_under_way(text: Greedy) -> Array:
         return (text.made < search.max_tokens) & text.is_open_B.any()
 
-    text = jax.lax.while_loop(is_under_way, lambda text: with_next(cached, text, search, limits), text)
+    def step(text: Greedy) -> Greedy:
+        return with_next(cached, text, start.before_BP, search, limits)
+
+    text = jax.lax.while_loop(is_under_way, step, text)
     is_text_B = (text.lengths_B > 0) & is_there(text.log_probs_B)
     scores_B = jnp.where(is_text_B, text.log_probs_B / search.divisor(jnp.maximum(text.lengths_B, 1)), MASKED)
     log_probs_B, lengths_B = jnp.where(is_text_B, text.log_probs_B, MASKED), jnp.where(is_text_B, text.lengths_B, 0)
@@ -373,14 +292,14 @@ def greedy(cached: CachedDecoder, start: Start, search: Search, limits: Limits) 
     return found, text.made
 
 
-def with_next(cached: CachedDecoder, text: Greedy, search: Search, limits: Limits) -> Greedy:
-    """The texts with the most probable next token, where they go on."""
+def with_next(cached: CachedDecoder, text: Greedy, before_BP: Array | None, search: Search, limits: Limits) -> Greedy:
+    """The texts with the next token, where they go on; `before_BP` as of `Start`."""
     logits_B1V, state = cached(text.state, text.newest_B[:, None])
-    token_log_probs_BV = next_log_probs(logits_B1V[:, 0], text.made, search, limits)
-    newest_B, log_probs_B = token_log_probs_BV.argmax(axis=1).astype(jnp.int32), token_log_probs_BV.max(axis=1)
+    read = read_of(before_BP, text.tokens_BT, text.made)
+    newest_B, log_probs_B = next_tokens(logits_B1V[:, 0], read, search, limits)
     is_open_B, length = text.is_open_B, text.made + 1
     tokens_BT = text.tokens_BT.at[:, text.made].set(jnp.where(is_open_B, newest_B, 0))
     sums_B = jnp.where(is_open_B, text.log_probs_B + log_probs_B, text.log_probs_B)
     lengths_B = jnp.where(is_open_B, length, text.lengths_B)
-    goes_on_B = is_open_B & (newest_B != search.end) & is_there(log_probs_B) & (length < limits.most_B)
+    goes_on_B = is_open_B & ~is_end(newest_B[:, None], search)[:, 0] & is_there(log_probs_B) & (length < limits.most_B)
     return Greedy(state, newest_B, sums_B, tokens_BT, lengths_B, goes_on_B, length)

@@ -16,10 +16,11 @@ from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.text.units import Units, load_units
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Hypotheses, Limits, Search, cached_for, find_best
+from efficient_attention.inference.beam_search import Hypotheses, cached_for, find_best
 from efficient_attention.inference.beam_search import start as begin_search
 from efficient_attention.inference.restore import restore_for_inference
 from efficient_attention.inference.sampling import Draw, Sampling, sample
+from efficient_attention.inference.search import Limits, Search
 from efficient_attention.inference.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_but_last

@@ -64,9 +64,12 @@ def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
     return jnp.take_along_axis(ranked_BV, jnp.argsort(order_BV, axis=1), axis=1)
 
 
-def sample(logits_BV: Array, sampling: Sampling, seed: Array | int, step: Array | int) -> Array:
-    """int32 [B]: a token for each row, from (seed, step, row) alone."""
+def sample(
+    logits_BV: Array, sampling: Sampling, seed: Array | int, step: Array | int, number_B: Array | None = None
+) -> Array:
+    """int32 [B]: a token for each row, from (seed, step, number of the row) alone; by default the rows are counted."""
     filtered_BV = filter_logits(logits_BV.astype(jnp.float32), sampling)
     rng = jax.random.fold_in(jax.random.key(seed), step)
-    rng_B = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(len(logits_BV)))
+    number_B = jnp.arange(len(logits_BV)) if number_B is None else number_B
+    rng_B = jax.vmap(lambda number: jax.random.fold_in(rng, number))(number_B)
     return jax.vmap(jax.random.categorical)(rng_B, filtered_BV).astype(jnp.int32)

@@ -8,7 +8,8 @@ from typing import Any
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.items import check_text, for_each
-from efficient_attention.inference.translator import Decoding, Translation, translator_of
+from efficient_attention.inference.search_options import Decoding, decoding_of
+from efficient_attention.inference.translator import Translation, translator_of
 from efficient_attention.interop.pretrained import Pretrained
 
 
@@ -21,7 +22,7 @@ class TextToTextPipeline:
         prefix: before each text; by default that of the run.
         length: most tokens of a text that is read, see `open_translator`.
         alignments: with the pieces of both sides and the weights of cross-attention, [pieces, source pieces].
-        options: fields of `Decoding`.
+        options: fields of `Decoding`; the files of a Hugging Face folder decide the others where they state them.
 
     Raises:
         InputError: an unknown option, one out of range, or a checkpoint that is no encoder-decoder's.
@@ -42,7 +43,7 @@ class TextToTextPipeline:
             raise InputError(
                 f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", "length", *known])}'
             )
-        decoding = Decoding(**options)
+        decoding = decoding_of(pretrained, path, options)
         self.best, self.alignments = decoding.best, alignments
         self.translator = translator_of(pretrained, path, decoding, prefix, length=length)
 

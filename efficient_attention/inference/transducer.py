@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
-from efficient_attention.inference.beam_search import Hypotheses, Limits, Search, cached_for, find_best, start
+from efficient_attention.inference.beam_search import Hypotheses, cached_for, find_best, start
+from efficient_attention.inference.search import Draws, Limits, Search
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 
@@ -33,7 +34,7 @@ class Target(NamedTuple):
     """What was found for a source.
 
     Args:
-        ids: without the end symbol.
+        ids: without the symbol that ends it.
         score: the sum of the log-probabilities of all tokens, the end symbol included, over the length penalty.
         log_probability: that sum, in nats.
         is_ended: whether the end symbol came before the most tokens were made.
@@ -46,6 +47,9 @@ class Target(NamedTuple):
     log_probability: float
     is_ended: bool
     alignment: np.ndarray | None = None
+
+
+Found = list[tuple[int, list[Target]]]  # the numbers of sources with their targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,32 +159,39 @@ class Transducer:
         found = dict(self.each(sources, alignments=alignments))
         return [found[number] for number in range(len(sources))]
 
-    def each(self, sources: Sequence[Ids], *, alignments: bool = False) -> Iterator[tuple[int, list[Target]]]:
+    def each(
+        self, sources: Sequence[Ids], *, alignments: bool = False, draws: Draws | None = None
+    ) -> Iterator[tuple[int, list[Target]]]:
         """The number of each source with its best targets, the shortest sources first, as they are found.
+
+        Where tokens are drawn, each target follows from its source and `draws`, by default a seed of 0 and the number
+        of the source.
 
         Raises:
             InputError: a source is empty, longer than the model can read, or has an id that is none of the vocabulary.
         """
         rows = [ids_of(source, f'source {number}', self.config.vocab_size) for number, source in enumerate(sources)]
         batches = list(self.batches([self.row_length(len(row), number) for number, row in enumerate(rows)], rows))
+        draws = draws or Draws(0, np.arange(len(rows)))
+        find = functools.partial(self.found, rows=rows, draws=draws, alignments=alignments)
         if self.at_once > 1 and len(batches) > 1:
-            yield from self.in_threads(batches, rows, alignments)
+            yield from self.in_threads(batches, find, alignments)
             return
         for batch in batches:
-            yield from self.found(batch, rows, alignments)
+            yield from find(batch)
 
     def in_threads(
-        self, batches: list[Batch], rows: list[np.ndarray], alignments: bool
+        self, batches: list[Batch], find: Callable[[Batch], Found], alignments: bool
     ) -> Iterator[tuple[int, list[Target]]]:
         """As `each`, with some batches under way at a time. Who stops asking waits for none of them."""
         # Of these settings of JAX each thread has its own.
         device, precision = (getattr(jax.config, f'jax_default_{name}') for name in ('device', 'matmul_precision'))
 
-        def search(batch: Batch) -> list[tuple[int, list[Target]]]:
+        def search(batch: Batch) -> Found:
             with jax.default_device(device), jax.default_matmul_precision(precision):
-                return self.found(batch, rows, alignments)
+                return find(batch)
 
-        begun, pool = deque[Future[list[tuple[int, list[Target]]]]](), ThreadPoolExecutor(self.at_once)
+        begun, pool = deque[Future[Found]](), ThreadPoolExecutor(self.at_once)
         try:
             for batch in batches:
                 begun.append(pool.submit(search, batch))
@@ -195,10 +206,13 @@ class Transducer:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def found(self, batch: Batch, rows: list[np.ndarray], alignments: bool) -> list[tuple[int, list[Target]]]:
+    def found(self, batch: Batch, rows: list[np.ndarray], draws: Draws, alignments: bool) -> Found:
         """The number of each source of a batch with its best targets."""
         together = self.side_by_side([rows[number] for number in batch.numbers], batch.length, batch.size)
-        return list(zip(batch.numbers, self.batch(together, len(batch.numbers), alignments), strict=True))
+        number_B = np.zeros(batch.size, np.int32)
+        number_B[: len(batch.numbers)] = np.asarray(draws.number_B)[batch.numbers]
+        draws = Draws(jnp.int32(draws.seed), jnp.asarray(number_B))
+        return list(zip(batch.numbers, self.batch(together, len(batch.numbers), draws, alignments), strict=True))
 
     def batches(self, lengths: list[int], rows: Sequence[Sized]) -> Iterator[Batch]:
         """The batches of sources, `lengths` those of their padded rows, the shortest first.
@@ -230,14 +244,14 @@ class Transducer:
         padded = self.batching.padded(length)
         return padded if limit is None else min(padded, limit)
 
-    def batch(self, sources: Sources, count: int, alignments: bool) -> list[list[Target]]:
+    def batch(self, sources: Sources, count: int, draws: Draws, alignments: bool) -> list[list[Target]]:
         """The best targets of the first `count` rows."""
         lengths = np.asarray(sources.segments_BM).sum(axis=1)
         most = [self.batching.most(int(length), self.search) for length in lengths[:count]]
         most_B = np.pad(np.asarray(most, np.int32), (0, len(lengths) - count))
         longest = self.batching.most(sources.tokens_BM.shape[1], self.search)
         search = dataclasses.replace(self.search, max_tokens=longest)
-        limits = Limits(self.may_follow_V, jnp.asarray(most_B))
+        limits = Limits(self.may_follow_V, jnp.asarray(most_B), draws if self.search.sampling else None)
         found = transduce(self.graph, self.params, sources, limits, search=search)
         weights_BnTM = align(self.graph, self.params, sources, found.tokens_BnT) if alignments else None
         found, weights_BnTM = jax.device_get((found, weights_BnTM))
@@ -254,7 +268,7 @@ class Transducer:
         """The targets of one row, whose source has so many tokens; there may be fewer than `search.best`."""
         targets = []
         for place, made in enumerate(found.lengths_Bn[row]):
-            is_ended = bool(made) and found.tokens_BnT[row, place, made - 1] == self.search.end
+            is_ended = bool(made) and found.tokens_BnT[row, place, made - 1] in self.search.ends
             ids = np.asarray(found.tokens_BnT[row, place, : made - is_ended])
             alignment = None if weights_BnTM is None else weights_BnTM[row, place, : len(ids), :length]
             numbers = float(found.scores_Bn[row, place]), float(found.log_probs_Bn[row, place])

@@ -50,7 +50,7 @@ def translate_file(
     started, first = time.monotonic(), done
     with partial.open('ab') as file, saying_what_is_done(partial):
         for some in chunks(translator, lines[done:]):
-            file.write(''.join(written(one, form) for one in translated(translator, some)).encode())
+            file.write(''.join(written(one, form) for one in translated(translator, some, done)).encode())
             file.flush()
             done += len(some)
             rate = (done - first) / max(time.monotonic() - started, 1e-9)
@@ -64,9 +64,11 @@ def translate_file(
 
 def translate_lines(translator: Translator, source: Path, output: TextIO, *, form: str = 'text') -> None:
     """Writes what is found for each line of a file to a stream; raises InputError where the file cannot be read."""
+    done = 0
     for some in chunks(translator, [line for _, line in read_lines(source)]):
-        output.writelines(written(one, form) for one in translated(translator, some))
+        output.writelines(written(one, form) for one in translated(translator, some, done))
         output.flush()
+        done += len(some)
     say_limits(translator)
 
 
@@ -136,7 +138,7 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
     for number, line in enumerate(source, start=1):
         text = decode(line, 'standard input', offset).rstrip('\r\n')
         offset += len(line)
-        for found in translated(translator, [text]):
+        for found in translated(translator, [text], number - 1):
             output.write(written(found, form))
             output.flush()
         if translator.cut_sources > cut:
@@ -148,10 +150,11 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
         print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 
 
-def translated(translator: Translator, lines: list[str]) -> Iterator[list[Translation]]:
-    """What is found for each line, in their order; [] of an empty one."""
+def translated(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
+    """What is found for each line, in their order; [] of an empty one. There were so many lines before them."""
     numbers = [number for number, line in enumerate(lines) if line.strip()]
-    found = dict(zip(numbers, translator([lines[number] for number in numbers]), strict=True))
+    places = [before + number for number in numbers]  # wherever a file is cut in two, draws are the same
+    found = dict(zip(numbers, translator([lines[number] for number in numbers], places=places), strict=True))
     return (found.get(number, []) for number in range(len(lines)))
 
 

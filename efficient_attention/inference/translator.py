@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,20 +20,22 @@ from efficient_attention.data.tokenizers.marian import TARGET, MarianReader, is_
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
-from efficient_attention.inference.transducer import Batching, Target, Transducer
+from efficient_attention.inference.search import Draws
+from efficient_attention.inference.search_options import Decoding, decoding_of
+from efficient_attention.inference.transducer import Target, Transducer
 from efficient_attention.inference.unknown_tokens import UnknownTokens
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.generation_config import Forced, task_prefixes, unused_settings
+from efficient_attention.interop.generation_config import Forced, task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
 from efficient_attention.interop.tokenizer_files import vocabulary_of_pieces
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 
-NOTHING_FORCED = Forced()
+# Fields of `EvalConfig` that decide a search.
+SEARCHED = ('beams', 'penalty', 'alpha', 'stop', 'repetition_penalty', 'no_repeat_ngram_size')
 
 
 class Translation(NamedTuple):
@@ -56,43 +58,6 @@ class Translation(NamedTuple):
     is_ended: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """How targets are searched; fields as of `Search` and `Batching`.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    beams: int = 4
-    best: int = 1
-    penalty: str = 'gnmt'
-    alpha: float = 0.6
-    max_tokens: int = 256
-    min_tokens: int = 0
-    ratio: float = 1.0
-    extra: int = 50
-    batch_size: int = 32
-    stop: str = 'exact'
-
-    def __post_init__(self) -> None:
-        check_within('batch_size', self.batch_size, 1)
-        self.search(end=0)
-        self.batching()
-
-    def search(self, end: int, forced: Forced = NOTHING_FORCED) -> Search:
-        """The search, for an end symbol, and for tokens that every target has."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ('batch_size', 'ratio', 'extra'):
-            del fields[name]
-        return Search(**fields, end=end, first=forced.first, forces_end=forced.ends)
-
-    def batching(self, lengths: tuple[int, ...] = ()) -> Batching:
-        """How sources are put into batches, of rows of these lengths where there are some."""
-        rows = {'lengths': lengths} if lengths else {}
-        return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra, **rows)
-
-
 class Translator:
     """From texts to texts.
 
@@ -100,30 +65,43 @@ class Translator:
         transducer: the model, from ids to ids.
         encoder: the tokenizers, and the length of the longest source; a longer one is cut.
         prefix: before each source.
-        origin: the checkpoint with its step, in words.
+        decoding: how targets are searched, as `transducer` does it.
     """
 
-    def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', origin: str = '') -> None:
-        self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
+    origin = ''  # the checkpoint with its step, in words
+
+    def __init__(
+        self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', decoding: Decoding | None = None
+    ) -> None:
+        self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
+        self.decoding = decoding or Decoding()
         self.cut_sources = 0  # so far, of more tokens than a source may have
         self.unknown = UnknownTokens(encoder.source.pieces, encoder.source.tokenizer)
         self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
         self.unwritten = structural_ids(encoder.target.tokenizer)  # sentinels say which span the pieces behind fill
 
-    def __call__(self, texts: Sequence[str], *, alignments: bool = False) -> list[list[Translation]]:
-        """The best targets of each text, best first, in the order of the texts."""
-        found = dict(self.each(texts, alignments=alignments))
+    def __call__(
+        self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
+    ) -> list[list[Translation]]:
+        """The best targets of each text, best first, in the order of the texts; see `each`."""
+        found = dict(self.each(texts, alignments=alignments, places=places))
         return [found[number] for number in range(len(texts))]
 
-    def each(self, texts: Sequence[str], *, alignments: bool = False) -> Iterator[tuple[int, list[Translation]]]:
-        """The number of each text with its best targets, the shortest texts first, as they are found."""
+    def each(
+        self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, list[Translation]]]:
+        """The number of each text with its best targets, the shortest texts first, as they are found.
+
+        Where tokens are drawn, `places` are numbers that the draws of the texts follow from; by default 0, 1, ...
+        """
         encoder = self.encoder.source
         texts = [self.prefix + text for text in texts]
         sources = encoder.ids(texts)
         self.unknown.note(texts, [ids[encoder.symbols.count - 1 : -1] for ids in sources])
         self.cut_sources += sum(len(ids) > encoder.length for ids in sources)
         sources = [encoder.cut(ids) for ids in sources]
-        for number, targets in self.transducer.each(sources, alignments=alignments):
+        draws = Draws(self.decoding.seed, np.arange(len(texts)) if places is None else np.asarray(places))
+        for number, targets in self.transducer.each(sources, alignments=alignments, draws=draws):
             self.unended += bool(targets) and not targets[0].is_ended
             yield number, [self.translation(sources[number], target) for target in targets]
 
@@ -157,18 +135,20 @@ def make_translator(
     """
     target, model = encoder.target, nnx.merge(graph, params).config
     symbols = target.symbols
+    search = decoding.search(symbols.end, Forced(symbols.begin) if forced is None else forced)
+    search.check_ids(model.decoder.vocab_size)
     transducer = Transducer(
         graph,
         params,
-        decoding.search(symbols.end, Forced(symbols.begin) if forced is None else forced),
+        search,
         prompt=(symbols.start,),
         batching=decoding.batching(source_rows(run) if run and model.encoder.reads_length else ()),
-        may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size),
+        may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size, search.more_ends),
     )
-    return Translator(transducer, encoder, prefix)
+    return Translator(transducer, encoder, prefix, decoding)
 
 
-def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
+def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int, more_ends: Sequence[int] = ()) -> np.ndarray:
     """bool [V], the ids that a target may have: pieces that are not structural, and the symbols of its ends.
 
     So padding, the unknown piece, a mask and pieces that only fill a vocabulary up are never written, nor ids of a
@@ -177,7 +157,7 @@ def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
     allowed = np.arange(size) < tokenizer.get_vocab_size()
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     allowed[[id for id in (*structural_ids(tokenizer), *unused_ids(pieces)) if id < size]] = False
-    allowed[[id for id in (symbols.begin, symbols.end) if 0 <= id < size]] = True
+    allowed[[id for id in (symbols.begin, symbols.end, *more_ends) if 0 <= id < size]] = True
     return allowed
 
 
@@ -187,14 +167,20 @@ def structural_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def open_translator(
-    path: Path, *, checkpoint: str = '', decoding: Decoding | None = None, prefix: str | None = None, length: int = 0
+    path: Path,
+    *,
+    checkpoint: str = '',
+    decoding: Decoding | Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+    length: int = 0,
 ) -> Translator:
     """The translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
 
     Args:
         path: a folder that train.py wrote, or a Hugging Face folder.
         checkpoint: of a run: 'last', 'best' or a step's number; '' = the best where one is known, else the last.
-        decoding: how targets are searched.
+        decoding: how targets are searched; or some fields of `Decoding`, then the files of a Hugging Face folder decide
+            the others where they state them.
         prefix: before each source; by default that of the run, which must be one.
         length: most tokens of a source; 0 = as many as in the run, or as the model has positions, or 512.
 
@@ -208,7 +194,7 @@ def open_translator(
 def translator_of(
     pretrained: Pretrained,
     path: Path,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     prefix: str | None = None,
     *,
     length: int = 0,
@@ -238,21 +224,14 @@ def translator_of(
         prefix = one_prefix(run, path) if run else ''
     encoder = PairEncoder(source, target)
     forced = forced_of(pretrained, pretrained.target_tokenizer or pretrained.tokenizer)
-    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run, forced)
+    if not isinstance(decoding, Decoding):
+        decoding = decoding_of(pretrained, path, decoding or {})
+    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding, prefix, run, forced)
     translator.origin = pretrained.origin()
-    say_unused(pretrained, path)
     if not prefix and (known := task_prefixes(pretrained.extra)):
         named = ', '.join(f'{before!r} of {task}' for task, before in known.items())
         logging.getLogger(__name__).warning('%s: its tasks have prefixes, and none is used: %s', path, named)
     return translator
-
-
-def say_unused(pretrained: Pretrained, path: Path) -> None:
-    """Says which settings of a search a released model's files have, as options decide instead."""
-    found = unused_settings(pretrained.generation, pretrained.extra)
-    if found:
-        settings = ', '.join(f'{key}={str(value)[:40]}' for key, value in found.items())
-        logging.getLogger(__name__).warning('%s: its settings of a search are not used: %s', path, settings)
 
 
 def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
@@ -290,7 +269,7 @@ def generation_scores(
         on_text: is called with each text that is found.
     """
     config, split = task.config, task.config.eval.split
-    fields = {name: getattr(config.eval, name) for name in ('beams', 'penalty', 'alpha')}
+    fields = {name: getattr(config.eval, name) for name in SEARCHED}
     most = config.pairs.target_length
     decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
     written: list[dict[int, str]] = []
@@ -312,9 +291,4 @@ def generation_scores(
     scores = written_scores(sets, [task.pairs_of_set(one) for one in sets], written)
     if task.pairs.overlong == 'skip':
         scores['left_out'] = task.overlong[split].count
-    return {
-        **scores,
-        'unended': unended,
-        'beams': config.eval.beams,
-        'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}',
-    }
+    return {**scores, 'unended': unended, **decoding.shown()}

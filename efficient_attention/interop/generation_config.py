@@ -12,37 +12,25 @@ from efficient_attention.errors import InputError
 GENERATION = 'generation_config.json'
 KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_token_id'}
 
-# Settings of a search that older models have in config.json -> values with which they change nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    'num_beams': (None, 1),
-    'length_penalty': (None, 1.0),
-    'early_stopping': (None, False),
-    'max_length': (None, 20),  # transformers' default, which nobody chose
-    'max_new_tokens': (None,),
-    'min_length': (None, 0),
-    'no_repeat_ngram_size': (None, 0),
-    'repetition_penalty': (None, 1.0),
-    'bad_words_ids': (None,),
-    'do_sample': (None, False),
-}
 FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
 UNSAID = ('bos_token_id', FORCED_END)
 # Keys of generation_config.json that are read, or that change no token.
 READ = {*KEYS.values(), 'bos_token_id', FORCED_FIRST, FORCED_END}
 READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_implementation', 'return_dict_in_generate'}
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
-NOTHING = (None, False, 0)  # of a setting that `NEUTRAL` does not have
 TASKS = 'task_specific_params'
 
 
 class Forced(NamedTuple):
     """Tokens that every target has, as if their probability were 1: the first one, and the end at the most tokens.
 
-    `first` is -1 where any may come first.
+    `first` is -1 where any may come first. `end_ids` are all ids that end a target, the one that is forced first; () =
+    the end alone that a source has, too.
     """
 
     first: int = -1
     ends: bool = False
+    end_ids: tuple[int, ...] = ()
 
 
 def generation_values(folder: Path) -> dict[str, Any]:
@@ -57,18 +45,6 @@ def generation_values(folder: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f'{path}: no JSON object')
     return values
-
-
-def unused_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a search that a checkpoint's files hold and that may change what transformers finds.
-
-    Args:
-        generation: the keys of its generation_config.json, which count first.
-        extra: those of its config.json, where older models have them.
-    """
-    older = {key: extra[key] for key in NEUTRAL if key in extra}
-    values = older | {key: value for key, value in generation.items() if key not in READ}
-    return {key: value for key, value in values.items() if value not in NEUTRAL.get(key, NOTHING)}
 
 
 def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
@@ -96,14 +72,33 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
         value = next((one[key] for one in (generation, extra) if one.get(key) is not None), None)
         if value is None:
             continue
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
+        if field == 'end' and isinstance(value, list) and value:
+            check_end_ids(ids, value)
+            value = ids.end if ids.end in value else value[0]  # a source has the end that its tokenizer knows
         if type(value) is not int or not 0 <= value < ids.size:
             raise InputError(
                 f'{key} is {value!r}; it must be one of the ids that the tokenizer has, 0 to {ids.size - 1}'
             )
         found[field] = value
     return dataclasses.replace(ids, **found)
+
+
+def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
+    """Raises InputError where one of several ends is no id of the tokenizer."""
+    for value in values:
+        if type(value) is not int or not 0 <= value < ids.size:
+            raise InputError(
+                f'{KEYS["end"]} has {value!r}; each must be one of the ids that the tokenizer has, 0 to {ids.size - 1}'
+            )
+
+
+def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
+    """All ids that end a target, where the files name several; else (). Arguments as of `ids_as_trained`."""
+    value = next((one[KEYS['end']] for one in (generation, extra) if one.get(KEYS['end']) is not None), None)
+    if not isinstance(value, list) or len(value) < 2:
+        return ()
+    check_end_ids(ids, value)
+    return tuple(dict.fromkeys(value))
 
 
 def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> Forced:
@@ -121,9 +116,14 @@ def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapp
     first, end = values.get(FORCED_FIRST), values.get(FORCED_END)
     if first is not None and (type(first) is not int or not 0 <= first < ids.size):
         raise InputError(f'{FORCED_FIRST} is {first!r}; the tokenizer has the ids 0 to {ids.size - 1}')
-    if end not in (None, ids.end, [ids.end]):
-        raise InputError(f'{FORCED_END} is {end!r}; it must be {ids.end}, the id of the end, or null')
-    return Forced(-1 if first is None else first, end is not None)
+    ends = end_ids(ids, extra, generation)
+    end = end[0] if isinstance(end, list) and len(end) == 1 else end
+    if end is not None and end not in (ends or (ids.end,)):
+        allowed = ' or '.join(map(str, ends or (ids.end,)))
+        raise InputError(f'{FORCED_END} is {end!r}; it must be {allowed}, the id of the end, or null')
+    if end is not None and ends:
+        ends = (end, *(id for id in ends if id != end))
+    return Forced(-1 if first is None else first, end is not None, ends)
 
 
 def generation_of_run(ids: TextToTextIds, first: int) -> dict[str, Any]:

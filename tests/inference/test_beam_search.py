@@ -14,18 +14,8 @@ from efficient_attention.attention.cache import rows_of
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import (
-    Hypotheses,
-    Limits,
-    Search,
-    Start,
-    beam_search,
-    find_best,
-    greedy,
-    highest,
-    log_softmax,
-    no_limits,
-)
+from efficient_attention.inference.beam_search import Hypotheses, Start, beam_search, find_best, greedy, highest
+from efficient_attention.inference.search import Limits, Search, no_limits
 from tests.tolerances import assert_close
 
 END, WORDS = 1, (2, 3, 4, 5)
@@ -255,30 +245,6 @@ def test_fewer_texts_than_asked_for_are_told_by_their_length():
     assert (np.asarray(found.scores_Bn[0, 2:]) == np.float32(MASKED)).all() and not found.tokens_BnT[0, 2:].any()
 
 
-@pytest.mark.parametrize(
-    'fields, message',
-    [
-        ({'beams': 0}, 'beams is 0'),
-        ({'best': 5}, 'best is 5; it must be 1 to 4, the beams'),
-        ({'penalty': 'wu'}, "penalty is 'wu'; known: gnmt, length"),
-        ({'alpha': math.nan}, 'alpha is nan'),
-        ({'stop': 'soon'}, "stop is 'soon'; known: exact, early"),
-        ({'max_tokens': 0}, 'max_tokens is 0'),
-        ({'min_tokens': 128}, 'min_tokens is 128; it must be 0 or more and below max_tokens 128'),
-        ({'end': -2}, 'end is -2'),
-        ({'end': -1, 'forces_end': True}, 'forces_end is True; it must be False without an end symbol'),
-    ],
-)
-def test_bad_options_are_named(fields: dict, message: str):
-    with pytest.raises(InputError, match=message):
-        Search(**fields)
-
-
 def test_an_id_beyond_the_vocabulary_is_named():
     with pytest.raises(InputError, match='end is 6; the model has 6 ids'):
         found_in(table(1), Search(end=6))
-
-
-def test_log_probabilities_of_large_logits_are_as_exact_as_of_small_ones():
-    logits_bV = jnp.asarray(np.random.default_rng(0).normal(size=(3, 50)) * 100 - 3000, jnp.float32)
-    np.testing.assert_allclose(log_softmax(logits_bV), jax.nn.log_softmax(logits_bV), rtol=1e-6, atol=1e-6)

@@ -13,7 +13,8 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Hypotheses, Search, cached_for, find_best, start
+from efficient_attention.inference.beam_search import Hypotheses, cached_for, find_best, start
+from efficient_attention.inference.search import Search
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.inference.test_beam_search import ALL, END, WORDS, Text, exhaustive, texts_of, words_alone

@@ -14,7 +14,8 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.sampling import Sampling
+from efficient_attention.inference.search import Draws, Search
 from efficient_attention.inference.transducer import Batching, Transducer, transduce
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
@@ -81,6 +82,27 @@ def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
         assert [list(target.ids) for target in found] == [list(target.ids) for target in expected]
         scores = [[np.float32(target.score) for target in some] for some in (found, expected)]
         assert_close(*scores, gradient=True)
+
+
+def test_a_draw_follows_from_the_seed_and_the_number_of_a_source_alone():
+    """Whatever sources are beside it; and of equal ones each has its own."""
+    graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=0.3)
+    search = dataclasses.replace(SEARCH, beams=1, best=1, sampling=Sampling(top_k=8))
+    transducer = Transducer(*for_inference(graph, params), search, prompt=PROMPT, batching=Batching(2, (8,), extra=5))
+
+    def texts(sources: list[list[int]], seed: int, numbers: list[int]) -> list[list[int]]:
+        found = dict(transducer.each(sources, draws=Draws(seed, np.asarray(numbers))))
+        return [found[place][0].ids.tolist() for place in range(len(sources))]
+
+    numbers = [4, 0, 2, 1, 3, 5]
+    together = texts(SOURCES, 7, numbers)
+    assert (
+        together
+        == texts(SOURCES, 7, numbers)
+        == [texts([SOURCES[place]], 7, [numbers[place]])[0] for place in range(6)]
+    )
+    assert together != texts(SOURCES, 8, numbers)
+    assert len(set(map(tuple, texts([SOURCES[0]] * 6, 7, numbers)))) > 2
 
 
 def test_the_shortest_come_first_and_the_numbers_tell_which_they_are():

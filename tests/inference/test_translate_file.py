@@ -25,7 +25,7 @@ class Shouting:
     cut_sources = named = 0
 
     def __init__(self, fails_at: str = '') -> None:
-        self.asked, self.fails_at, self.unended = [], fails_at, 0
+        self.asked, self.fails_at, self.unended, self.places = [], fails_at, 0, []
         self.unknown = self
 
     def take(self) -> str:
@@ -33,10 +33,11 @@ class Shouting:
         found, self.named = [text for text in self.asked[self.named :] if 'f' in text], len(self.asked)
         return f'{len(found)} unknown' if found else ''
 
-    def __call__(self, texts: list[str]) -> list[list[Translation]]:
+    def __call__(self, texts: list[str], *, places: list[int]) -> list[list[Translation]]:
         if self.fails_at in texts:
             raise KeyboardInterrupt
         self.asked += texts
+        self.places += places
         self.unended += sum('ei' in text for text in texts)
         others = [Translation('?', -2.0, (), (), is_ended=False)]
         return [[Translation(text.upper(), -0.5, (), (), is_ended='ei' not in text), *others] for text in texts]
@@ -52,6 +53,17 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / 'in.txt'
     path.write_text('eins\n\nzwei\ndrei\nvier\n', encoding='utf-8')
     return path
+
+
+def test_what_a_line_is_drawn_from_is_its_number_wherever_a_command_began(source: Path, tmp_path: Path):
+    whole, first, second, lines, stream = Shouting(), Shouting('drei'), Shouting(), Shouting(), Shouting()
+    translate_file(whole, source, tmp_path / 'whole')
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(first, source, tmp_path / 'out')
+    translate_file(second, source, tmp_path / 'out')
+    translate_lines(lines, source, io.StringIO())
+    translate_stream(stream, source.read_bytes().splitlines(keepends=True), io.StringIO())
+    assert whole.places == first.places + second.places == lines.places == stream.places == [0, 2, 3, 4]
 
 
 def test_lines_keep_their_places(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture):

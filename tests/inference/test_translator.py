@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from efficient_attention.inference.translator import (
     may_follow,
     one_prefix,
     open_translator,
-    say_unused,
     structural_ids,
 )
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
@@ -64,7 +62,7 @@ def tokenizer() -> Tokenizer:
 class Reversing:
     """A transducer that gives each source backwards, without its end."""
 
-    def each(self, sources: list[np.ndarray], *, alignments: bool = False):
+    def each(self, sources: list[np.ndarray], *, alignments: bool = False, **_):
         for number, ids in reversed(list(enumerate(sources))):
             weights = np.eye(len(ids))[::-1][1:] if alignments else None
             yield number, [Target(ids[:-1][::-1], -1.0, -2.0, True, weights)]
@@ -127,15 +125,6 @@ def test_a_run_with_several_prefixes_needs_one():
     two = {'pairs.train': 'toy:copy:4:2-3; toy:sort:4:2-3', 'pairs.held_out': '', 'pairs.prefix': ('a ', 'b ')}
     with pytest.raises(InputError, match=r"^run was trained with the prefixes 'a ', 'b '; choose one"):
         one_prefix(config_of(**two), Path('run'))
-
-
-def test_settings_of_a_search_that_are_not_used_are_said_in_one_line(caplog: pytest.LogCaptureFixture):
-    settings = {'num_beams': 4, 'length_penalty': 2.0, 'forced_bos_token_id': 0}
-    released, plain = (SimpleNamespace(generation=some, extra={'vocab_size': 9}) for some in (settings, {}))
-    for one in (plain, released):  # a forced token is used
-        say_unused(one, Path('bart'))
-    line = 'bart: its settings of a search are not used: num_beams=4, length_penalty=2.0'
-    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 def test_a_run_of_another_task_is_refused(tmp_path: Path):

@@ -9,12 +9,12 @@ from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
 from efficient_attention.interop.generation_config import (
     Forced,
+    end_ids,
     forced_tokens,
     generation_of_run,
     generation_values,
     ids_as_trained,
     task_prefixes,
-    unused_settings,
     with_ids,
 )
 
@@ -36,26 +36,19 @@ def test_what_the_files_say_counts_more_than_the_tokenizer():
     ids = ids_as_trained(IDS, extra, {'decoder_start_token_id': 2})
     assert (ids.pad, ids.start, ids.end) == (1, 2, 5)
     assert ids_as_trained(IDS, {'eos_token_id': [5]}, {}).end == 5
-    for value in (9, [2, 3]):
-        said = rf'^eos_token_id is {re.escape(str(value))}; it must be one of the ids that the tokenizer has, 0 to 8$'
-        with pytest.raises(InputError, match=said):
+    for value, said in ((9, 'is 9; it'), ([], re.escape('is []; it')), ([2, 9], 'has 9; each')):
+        with pytest.raises(InputError, match=f'^eos_token_id {said} must be one of the ids that .* has, 0 to 8'):
             ids_as_trained(IDS, {'eos_token_id': value}, {})
 
 
-def test_settings_of_a_search_are_named_where_they_change_something():
-    generation = {'num_beams': 4, 'early_stopping': True, 'length_penalty': 1.0, 'no_repeat_ngram_size': 3}
-    generation |= {'forced_bos_token_id': 0, 'eos_token_id': 2, 'max_length': 20, 'min_length': 0}  # the first is used
-    expected = {'num_beams': 4, 'early_stopping': True, 'no_repeat_ngram_size': 3}
-    assert unused_settings(generation, {'num_beams': 5, 'vocab_size': 9}) == expected
-    assert unused_settings({}, {'length_penalty': 2.0, 'vocab_size': 9}) == {'length_penalty': 2.0}
-    others = {
-        'suppress_tokens': [3],
-        'min_new_tokens': 5,
-        'use_cache': True,
-        'transformers_version': '5',
-        'top_k': None,
-    }
-    assert unused_settings(others, {}) == {'suppress_tokens': [3], 'min_new_tokens': 5}
+def test_targets_may_have_several_ends_and_a_source_has_the_tokenizers():
+    several = {'eos_token_id': [5, 2]}
+    assert ids_as_trained(IDS, several, {}).end == 2 and ids_as_trained(IDS, {'eos_token_id': [5, 4]}, {}).end == 5
+    assert end_ids(IDS, {}, several) == (5, 2) and end_ids(IDS, {'eos_token_id': [5]}, {}) == end_ids(IDS, {}, {}) == ()
+    assert forced_tokens(IDS, {}, several) == Forced(-1, False, (5, 2))
+    assert forced_tokens(IDS, {}, several | {'forced_eos_token_id': 2}) == Forced(-1, True, (2, 5))
+    with pytest.raises(InputError, match='forced_eos_token_id is 3; it must be 5 or 2, the id of the end, or null'):
+        forced_tokens(IDS, {}, several | {'forced_eos_token_id': 3})
 
 
 def test_prefixes_of_tasks():

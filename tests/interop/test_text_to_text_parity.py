@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from efficient_attention.attention.attend import attention_weights
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config import layer
-from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.pipeline import pipeline
+from efficient_attention.inference.search import Search
 from efficient_attention.inference.transducer import Batching, Transducer
 from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.interop.pretrained import open_pretrained

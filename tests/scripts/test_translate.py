@@ -80,11 +80,11 @@ def test_all_ways_find_the_same_texts(workdir: Path, tmp_path: Path, call, monke
     monkeypatch.setattr(translate_file, 'CHUNK', 1)
     whole, asked = translate_file.translated, []
 
-    def broken(translator, lines):
+    def broken(translator, lines, before):
         if asked:
             raise KeyboardInterrupt
         asked.append(lines)
-        return whole(translator, lines)
+        return whole(translator, lines, before)
 
     monkeypatch.setattr(translate_file, 'translated', broken)
     assert call(*files, '--output', tmp_path / 'lines')[0] == 130

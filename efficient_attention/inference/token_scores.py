@@ -1,0 +1,155 @@
+"""The scores of what may follow each text of a search: the model's, changed by the rules that the search has.
+
+The rules and their order are those of transformers' `generate`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.weights import MASKED
+from efficient_attention.inference.sampling import sample
+from efficient_attention.inference.search import Limits, Search
+
+
+class Read(NamedTuple):
+    """What the decoder has read of each text: `length` tokens in N places, -1 before a short prompt.
+
+    So many of them were `made`.
+    """
+
+    tokens_bN: Array
+    length: Array
+    made: Array
+
+
+def read_of(before_BP: Array | None, tokens_bT: Array, made: Array) -> Read:
+    """What was read: the prompts, and of what was made the first tokens. b is B, or of a beam search B K."""
+    if before_BP is None:
+        return Read(tokens_bT, made, made)
+    before_bP = jnp.repeat(before_BP, len(tokens_bT) // len(before_BP), axis=0)
+    return Read(jnp.concatenate([before_bP, tokens_bT], axis=1), before_BP.shape[1] + made, made)
+
+
+def next_log_probs(logits_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
+    """float32 log-probabilities of each row's next token, `MASKED` where it may not follow.
+
+    They are the model's own, but for the penalty of repetitions: what others lose by a rule, these do not gain.
+    """
+    return ruled(log_softmax(logits_bV.astype(jnp.float32)), read, search, limits)
+
+
+def next_tokens(logits_bV: Array, read: Read, search: Search, limits: Limits) -> tuple[Array, Array]:
+    """The token that goes on with each text, the best one or one that is drawn, and the model's log-probability of it.
+
+    It is `MASKED` where no token may follow.
+    """
+    if search.sampling is None and search.rules.repetition_penalty == 1:
+        log_probs_bV = next_log_probs(logits_bV, read, search, limits)
+        return log_probs_bV.argmax(axis=1).astype(jnp.int32), log_probs_bV.max(axis=1)
+    logits_bV = logits_bV.astype(jnp.float32)
+    scores_bV = ruled(logits_bV, read, search, limits)
+    if search.sampling is None:
+        token_b = scores_bV.argmax(axis=1).astype(jnp.int32)
+    else:
+        assert limits.draws is not None
+        token_b = sample(scores_bV, search.sampling, limits.draws.seed, read.made, jnp.asarray(limits.draws.number_B))
+    log_probs_bV = forced(log_softmax(logits_bV), read.made, search, limits)
+    score_b1, log_prob_b1 = (jnp.take_along_axis(x, token_b[:, None], axis=1) for x in (scores_bV, log_probs_bV))
+    return token_b, jnp.where(is_there(score_b1), log_prob_b1, MASKED)[:, 0]
+
+
+def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
+    """The scores by the rules of the search: `MASKED` where a token may not follow, and 0 of one that is forced."""
+    rules, made = search.rules, read.made
+    ids_V = jnp.arange(scores_bV.shape[1])
+    if rules.repetition_penalty != 1:
+        worse_bV = jnp.where(scores_bV < 0, scores_bV * rules.repetition_penalty, scores_bV / rules.repetition_penalty)
+        scores_bV = jnp.where(is_in_text(read, len(ids_V)), worse_bV, scores_bV)
+    if rules.no_repeat_ngram_size:
+        scores_bV = jnp.where(repeats(read, rules.no_repeat_ngram_size, len(ids_V)), MASKED, scores_bV)
+    # The end alone is no bad word, as in transformers: `suppress_tokens` can forbid it.
+    if words := [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.ends]:
+        scores_bV = jnp.where(ends_word(read, words, len(ids_V)), MASKED, scores_bV)
+    may_end_V = ~among(ids_V, search.ends) | (made >= search.min_tokens)
+    scores_bV = jnp.where((limits.may_follow_V & may_end_V)[None], scores_bV, MASKED)
+    scores_bV = forced(scores_bV, made, search, limits)
+    begin = 1 if search.first >= 0 else 0
+    is_out_V = among(ids_V, rules.suppress_tokens) | among(ids_V, rules.begin_suppress_tokens) & (made == begin)
+    return jnp.where(is_out_V[None], MASKED, scores_bV)
+
+
+def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
+    """The scores with that of a token that must follow at 0, and all others `MASKED`, where there is such a token."""
+    ids_1V = jnp.arange(scores_bV.shape[1])[None]
+    if search.first >= 0:
+        scores_bV = jnp.where(made == 0, jnp.where(ids_1V == search.first, 0.0, MASKED), scores_bV)
+    if search.forces_end:
+        is_last_B = made + 1 >= limits.most_B
+        is_last_b1 = jnp.repeat(is_last_B, len(scores_bV) // len(is_last_B))[:, None]
+        scores_bV = jnp.where(is_last_b1, jnp.where(ids_1V == search.end, 0.0, MASKED), scores_bV)
+    return scores_bV
+
+
+def is_in_text(read: Read, size: int) -> Array:
+    """bool [b, V]: whether the text has the token already."""
+    places_N = jnp.arange(read.tokens_bN.shape[1])
+    is_token_bN = (places_N < read.length)[None] & (read.tokens_bN >= 0)
+    return marked(read.tokens_bN, is_token_bN, size)
+
+
+def repeats(read: Read, length: int, size: int) -> Array:
+    """bool [b, V]: whether the token would end a sequence of so many that the text has already."""
+    windows = read.tokens_bN.shape[1] - length + 1
+    if windows < 1:
+        return jnp.zeros((len(read.tokens_bN), size), bool)
+    last_bn = last_tokens(read, length - 1)
+    ends_N = jnp.arange(windows) + length - 1
+    is_same_bN = jnp.broadcast_to((ends_N < read.length)[None], (len(last_bn), windows)) & (read.length >= length - 1)
+    for place in range(length - 1):
+        is_same_bN &= read.tokens_bN[:, place : place + windows] == last_bn[:, place, None]
+    return marked(read.tokens_bN[:, length - 1 :], is_same_bN, size)
+
+
+def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
+    """bool [b, V]: whether the token would end one of these sequences."""
+    is_end_bV = jnp.zeros((len(read.tokens_bN), size), bool)
+    for length in sorted({len(word) for word in words}):
+        words_wn = jnp.asarray([word for word in words if len(word) == length], jnp.int32)
+        last_bn = last_tokens(read, length - 1)
+        is_begun_bw = (last_bn[:, None] == words_wn[None, :, :-1]).all(axis=2) & (read.length >= length - 1)
+        is_end_bV = is_end_bV.at[:, words_wn[:, -1]].max(is_begun_bw)
+    return is_end_bV
+
+
+def last_tokens(read: Read, count: int) -> Array:
+    """int32 [b, count]: the last tokens of each text, of none that has fewer."""
+    return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
+
+
+def marked(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
+    """bool [b, V]: which tokens of each row are marked."""
+    rows_b1 = jnp.arange(len(tokens_bN))[:, None]
+    places_bN = jnp.where(is_marked_bN, tokens_bN, size)  # beyond the last id, where nothing is written
+    return jnp.zeros((len(tokens_bN), size), bool).at[rows_b1, places_bN].set(True, mode='drop')
+
+
+def among(ids_V: Array, some: tuple[int, ...]) -> Array:
+    """bool [V]: whether an id is one of some."""
+    return jnp.isin(ids_V, jnp.asarray(some, jnp.int32)) if some else jnp.zeros(ids_V.shape, bool)
+
+
+def is_there(log_probs: Array) -> Array:
+    """Whether these are sums of log-probabilities, and not `MASKED`."""
+    return log_probs > MASKED / 2
+
+
+def log_softmax(logits_bV: Array) -> Array:
+    """The log-probabilities of each row's logits."""
+    # Without the barriers XLA joins the output layer's product with the maxima, and computes both in one CPU thread.
+    logits_bV = jax.lax.optimization_barrier(logits_bV)
+    highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
+    shifted_bV = logits_bV - highest_b1
+    return shifted_bV - jnp.log(jnp.exp(shifted_bV).sum(axis=1, keepdims=True))

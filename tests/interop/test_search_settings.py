@@ -1,0 +1,94 @@
+"""Settings of a search in a checkpoint's files: our options, what is not served, and the tokens of `generate`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flax import nnx
+
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
+from efficient_attention.errors import InputError
+from efficient_attention.inference.search_options import Decoding
+from efficient_attention.inference.transducer import Batching, Transducer
+from efficient_attention.interop.generation_config import forced_tokens
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.interop.search_settings import search_settings
+from tests.interop.folders import TEXT_TO_TEXT
+from tests.interop.test_text_to_text_parity import module
+
+# Of scripts/peers/make_search_fixtures.py.
+SEARCHES = json.loads(Path(__file__).with_name('searches.json').read_text(encoding='utf-8'))
+# Those whose programs are compiled in the quick tests: `early_stopping` with two ends, no beams, a penalty in beams.
+QUICK = (11, 12, 34)
+
+
+@pytest.mark.parametrize(
+    'one',
+    [
+        pytest.param(one, id=f'{place} {one["model"]}', marks=() if place in QUICK else pytest.mark.slow)
+        for place, one in enumerate(SEARCHES)
+    ],
+)
+def test_tokens_of_generate_by_the_settings_of_a_file(one: dict[str, Any]):
+    stated = open_pretrained(TEXT_TO_TEXT / one['model']).generation
+    known = {'pad': stated['pad_token_id'], 'start': stated['decoder_start_token_id'], 'end': stated['eos_token_id']}
+    ids = TextToTextIds('file', 61, **known, unknown=None, mask=None, sentinels=())
+    generation = stated | one['settings']
+    options, unserved = search_settings(generation, {})
+    search = Decoding(**options).search(ids.end, forced_tokens(ids, {}, generation))
+    batching = Batching(rows=8, lengths=(13,), ratio=0.0, extra=search.max_tokens)  # sources of several lengths
+    transducer = Transducer(*nnx.split(module(one['model'])), search, prompt=[ids.start], batching=batching)
+    assert not unserved
+    assert [best[0].ids.tolist() for best in transducer(one['sources'])] == one['tokens']
+
+
+def test_the_stored_searches_have_every_setting_by_one_beam_and_by_several():
+    names = {'repetition_penalty', 'no_repeat_ngram_size', 'bad_words_ids', 'suppress_tokens', 'begin_suppress_tokens'}
+    names |= {'eos_token_id', 'min_length', 'min_new_tokens', 'max_length', 'length_penalty', 'early_stopping'}
+    for beams in (1, 4):
+        found = [one['settings'] for one in SEARCHES if one['settings']['num_beams'] == beams]
+        assert set().union(*found) == {*names, 'num_beams'}
+    assert {True, False} <= {one['settings']['early_stopping'] for one in SEARCHES}
+
+
+def test_settings_are_our_options():
+    released = {'num_beams': 4, 'length_penalty': 2.0, 'max_length': 142, 'min_length': 56, 'early_stopping': True}
+    released |= {'no_repeat_ngram_size': 3, 'forced_bos_token_id': 0, 'eos_token_id': 2, 'transformers_version': '4.27'}
+    lengths = {'max_tokens': 141, 'extra': 141, 'min_tokens': 55}  # the start symbol is not counted
+    expected = {'beams': 4, 'alpha': 2.0, 'penalty': 'length', 'no_repeat_ngram_size': 3, 'stop': 'first', **lengths}
+    assert search_settings(released, {'num_beams': 9}) == (expected, {})
+    assert search_settings({}, {'num_beams': 9, 'vocab_size': 3}) == ({'beams': 9}, {})  # of an older model
+    new = {'max_new_tokens': 7, 'max_length': 50, 'min_new_tokens': 3, 'min_length': 3}
+    assert search_settings(new, {}).options == {'max_tokens': 7, 'extra': 7, 'min_tokens': 3}
+    assert search_settings({'max_length': 20}, {}).options == {}  # the default of transformers, which nobody chose
+
+
+def test_draws_are_those_of_transformers():
+    """With `do_sample` it draws among 50 tokens, where nothing else is said; without it the others change nothing."""
+    drawn = {'do_sample': True, 'temperature': 0.7, 'top_p': 0.9}
+    assert search_settings(drawn, {}) == ({'do_sample': True, 'top_k': 50, 'temperature': 0.7, 'top_p': 0.9}, {})
+    assert search_settings(drawn | {'do_sample': False, 'min_p': 0.1}, {}) == ({}, {})
+    assert search_settings(drawn | {'num_beams': 3}, {}) == ({'beams': 3}, {'do_sample': True})
+    assert search_settings(drawn | {'min_p': 0.1}, {}).unserved == {'min_p': 0.1}
+
+
+def test_what_is_not_served_is_named_where_it_changes_something():
+    others = {'diversity_penalty': 0.5, 'num_beam_groups': 1, 'renormalize_logits': False, 'max_time': 3.0}
+    assert search_settings(others, {}) == ({}, {'diversity_penalty': 0.5, 'max_time': 3.0})
+    assert search_settings({}, {'encoder_no_repeat_ngram_size': 3}).unserved == {'encoder_no_repeat_ngram_size': 3}
+
+
+@pytest.mark.parametrize(
+    'stated, said',
+    [
+        ({'num_beams': '4'}, "num_beams is '4'; it must be a whole number"),
+        ({'length_penalty': True}, 'length_penalty is True; it must be a number'),
+        ({'suppress_tokens': 3}, 'suppress_tokens is 3; it must be a list of ids'),
+        ({'early_stopping': 'soon'}, 'early_stopping is \'soon\'; it must be true, false or "never"'),
+        ({'do_sample': 'yes'}, "do_sample is 'yes'; it must be true or false"),
+    ],
+)
+def test_values_of_another_type_are_named(stated: dict, said: str):
+    with pytest.raises(InputError, match=f'^{said}$'):
+        search_settings(stated, {})
