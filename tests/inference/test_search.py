@@ -38,8 +38,8 @@ def test_bad_options_are_named(fields: dict, message: str):
 @pytest.mark.parametrize(
     'fields, message',
     [
-        ({'repetition_penalty': 0.0}, 'repetition_penalty is 0.0; it must lie in '),
-        ({'no_repeat_ngram_size': -1}, 'no_repeat_ngram_size is -1; it must lie in '),
+        ({'repetition_penalty': 0.0}, 'repetition_penalty is 0.0; it must be above 0'),
+        ({'no_repeat_ngram_size': -1}, 'no_repeat_ngram_size is -1; it must be at least 0'),
         ({'bad_words_ids': 5}, 'bad_words_ids is 5; it must be a list of lists of ids, such as'),
         ({'bad_words_ids': [5]}, 'bad_words_ids has 5; it must be a list of ids, whole numbers from 0 on'),
         ({'bad_words_ids': [[5], []]}, 'bad_words_ids is .*; it must be lists of at least one id'),
