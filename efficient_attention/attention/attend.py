@@ -25,6 +25,7 @@ from efficient_attention.attention.checks import (
 )
 from efficient_attention.attention.device_mesh import device_mesh
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.padding import keep_padding_out
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Dropout, Numbers, Request, Sides
@@ -87,7 +88,8 @@ def attend(  # type: ignore[misc]
         centres: where `LocalP` reads, in [0, 1] as a share of the keys of the query's segment.
         learned: the arrays that the mechanism learns, by name (`Mechanism.learned_operands`). What comes as the
             gradient of a running mean is the sums that it is made of.
-        query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
+        query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads: what
+            queries, keys and values hold there, NaN too, moves no output and no gradient of another place.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
             outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another
             device, for which the check would have to wait, nor inside `jax.jit`, where no values are known yet.
@@ -129,7 +131,7 @@ def attend(  # type: ignore[misc]
             backend=backend,
         )
     )
-    out, lse = dispatch(request)
+    out, lse = dispatch(keep_padding_out(request))
     if not return_lse:
         return out
     if lse is None:
@@ -213,7 +215,7 @@ def attention_weights(
     unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(options))
     if unused:
         raise TypeError(f'attention_weights takes no {", ".join(unused)}: these are the weights before dropout')
-    return reference.weights(make_request(query, key, key, mechanism, **options))[0]
+    return reference.weights(keep_padding_out(make_request(query, key, key, mechanism, **options)))[0]
 
 
 def dispatch(request: Request) -> tuple[Array, Array | None]:

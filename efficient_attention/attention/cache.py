@@ -16,6 +16,7 @@ from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms
 from efficient_attention.attention.checks import check_learned
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import refuse
+from efficient_attention.attention.padding import without_padding
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
 
@@ -91,7 +92,8 @@ def decode(
         refuse(spec.mechanism.name, lacks | {'additive scores': additive is not None})
     check_learned(new.query, spec.mechanism, learned)
     positions, segments = new.positions.astype(jnp.int32), new.segments.astype(jnp.int32)
-    new = new._replace(positions=positions, segments=segments)
+    query, key, value = (without_padding(x, segments) for x in (new.query, new.key, new.value))
+    new = NewTokens(query, key, value, positions, segments)
     out, cache = room_of(spec.mechanism).decode(spec, cache, new, LogitTerms(bias, relative, additive, learned))
     return out.astype(new.query.dtype), cache
 

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.attend import attend
+from efficient_attention.attention.attend import attend, dispatch, make_request
 from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
 from efficient_attention.attention.mechanism import Mechanism, refuse
+from efficient_attention.attention.padding import keep_queries_out, without_padding
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax.definition import Softmax
@@ -74,6 +75,8 @@ def fix_keys(
     """
     if mechanism.needs_rng and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
+    key, value = (without_padding(x, keys.segments) for x in (keys.key, keys.value))
+    keys = keys._replace(key=key, value=value)
     make = room_of(mechanism).feature_map
     feature_map = None if make is None else make(mechanism, rng, keys.key.shape[3])
     if feature_map is not None:
@@ -119,8 +122,9 @@ def attend_fixed(
     if mechanism.compares_positions:
         options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    found = attend(query, key, value, mechanism, **options)
-    return found if options.get('return_lse') else found.reshape(new.query.shape)
+    # Not by `attend`, which would put zeros in the place of padding at each step of a decoding loop: `fix_keys` did.
+    out, lse = dispatch(keep_queries_out(make_request(query, key, value, mechanism, **options)))
+    return (out, lse) if options.get('return_lse') else out.reshape(new.query.shape)
 
 
 def read_slots(

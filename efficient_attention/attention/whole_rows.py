@@ -54,11 +54,6 @@ def is_one_text(segments_BM: Int[Array, 'B M']) -> Bool[Array, 'B']:
     return ((segments_BM == 0) | (segments_BM == segments_BM.max(axis=1, keepdims=True))).all(axis=1)
 
 
-def without_padding(x_BMGK: Float[Array, 'B M G K'], valid_BM: Bool[Array, 'B M'] | None) -> Float[Array, 'B M G K']:
-    """Keys or values with zeros where there is padding."""
-    return x_BMGK if valid_BM is None else jnp.where(valid_BM[..., None, None], x_BMGK, jnp.zeros_like(x_BMGK))
-
-
 def per_head(x_BMGK: Float[Array, 'B M G K'], heads: int) -> Float[Array, 'B M H K']:
     """Keys or values of each query head: neighbouring ones share theirs."""
     return x_BMGK if x_BMGK.shape[2] == heads else jnp.repeat(x_BMGK, heads // x_BMGK.shape[2], axis=2)

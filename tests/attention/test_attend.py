@@ -14,6 +14,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import MECHANISMS, parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
+from tests.attention import contract
 from tests.attention.cells import check, inputs, quick, results
 from tests.attention.mechanism_cells import DISTRIBUTIONS, MECHANISM_CELLS
 from tests.tolerances import assert_close
@@ -358,3 +359,15 @@ def test_weights_refuse_what_would_change_nothing(option: str):
     q = jnp.ones((1, 4, 1, 8))
     with pytest.raises(TypeError, match=f'attention_weights takes no {option}'):
         attention_weights(q, q, Softmax(), **{option: 0.5})
+
+
+@pytest.mark.parametrize('backend', HERE)
+def test_float64_has_the_error_of_float32(backend: str):
+    """As docs/attention.md says: the dtype of a result is no promise of its digits."""
+    q = np.random.default_rng(0).normal(size=(1, 12, 2, 8))
+    expected = contract.mixed(contract.softmax(contract.scaled_logits(q[0], q[0]), np.tri(12) > 0)[0], q[0])
+    with jax.enable_x64(True):
+        out = attend(*map(jnp.asarray, (q, q, q)), Softmax(Causal()), backend=backend)
+        assert out.dtype == 'float64'
+        assert_close(out[0], expected)
+        assert abs(out[0] - expected).max() > 1e-10

@@ -66,8 +66,12 @@ def _forward(power: int, z: Rows) -> tuple[Rows, Rows]:
 
 
 def _backward(power: int, weights: Rows, gradient: Rows) -> tuple[Rows]:
-    """The Jacobian is diag(s) - s s^T / sum s with s = p^(2 - alpha) on the support."""
-    s = jnp.where(weights > 0.0, weights ** (1.0 - 1.0 / power), 0.0)
+    """The Jacobian is diag(s) - s s^T / sum s with s = p^(2 - alpha) on the support.
+
+    No power is taken of a weight of zero: the slope there, which second derivatives multiply by zero, is infinite.
+    """
+    has_weight = weights > 0.0
+    s = jnp.where(has_weight, jnp.where(has_weight, weights, 1.0) ** (1.0 - 1.0 / power), 0.0)
     total = s.sum(axis=-1, keepdims=True)
     mean = (s * gradient).sum(axis=-1, keepdims=True) / jnp.where(total > 0.0, total, 1.0)
     return (s * (gradient - mean),)

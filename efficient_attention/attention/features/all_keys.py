@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.features.chunks import cut_keys, cut_mask, cut_queries, join
@@ -90,13 +90,22 @@ def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -
         query_BGhCR, scale_BGhC = query_features(features.logs(query_BGhCK), stabiliser_BGR[:, :, None, None])
         both_BGhCV = jnp.einsum('BGhCR,BGVR->BGhCV', query_BGhCR, sums_BGVR)
         denominator_BGhC = jnp.where(scale_BGhC > LOWEST_LOG / 2, both_BGhCV[..., -1], 0.0)
-        has_key = (denominator_BGhC > SMALLEST_DENOMINATOR)[..., None]
-        out_BGhCK = jnp.where(has_key, both_BGhCV[..., :-1] / denominator_BGhC[..., None], 0.0)
+        has_key, safe = without_zeros(denominator_BGhC)
+        out_BGhCK = jnp.where(has_key[..., None], both_BGhCV[..., :-1] / safe[..., None], 0.0)
         return out_BGhCK, scale_BGhC, denominator_BGhC
 
     out_nBGhCK, scale_nBGhC, denominator_nBGhC = jax.lax.map(read, operands.query_nBGhCK)
     saved = SavedSums(sums_BGVR, stabiliser_BGR, scale_nBGhC, denominator_nBGhC, out_nBGhCK)
     return out_nBGhCK, (operands, features, saved)
+
+
+def without_zeros(denominator_BGhC: Float[Array, 'B G h C']) -> tuple[Bool[Array, 'B G h C'], Float[Array, 'B G h C']]:
+    """Which queries have a key, and the denominators with 1 for all others.
+
+    A quotient by zero is replaced in every result, but second derivatives would multiply its infinite slope by zero.
+    """
+    has_key_BGhC = denominator_BGhC > SMALLEST_DENOMINATOR
+    return has_key_BGhC, jnp.where(has_key_BGhC, denominator_BGhC, 1.0)
 
 
 def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Array]:
@@ -136,7 +145,8 @@ def query_gradients(
         query_BGhCK, dout_BGhCK, out_BGhCK, scale_BGhC, denominator_BGhC = chunk
         logs_BGhCR, into_query = jax.vjp(features.logs, query_BGhCK)
         query_BGhCR = jnp.exp(logs_BGhCR + saved.stabiliser_BGR[:, :, None, None] - scale_BGhC[..., None])
-        unit = jnp.where(denominator_BGhC > SMALLEST_DENOMINATOR, 1.0 / denominator_BGhC, 0.0)[..., None]
+        has_key, safe = without_zeros(denominator_BGhC)
+        unit = jnp.where(has_key, 1.0 / safe, 0.0)[..., None]
         dtotal_BGhC1 = -(dout_BGhCK * out_BGhCK).sum(axis=-1, keepdims=True)
         dboth_BGhCV = jnp.concatenate([dout_BGhCK, dtotal_BGhC1], axis=-1) * unit
         dquery_BGhCR = jnp.einsum('BGhCV,BGVR->BGhCR', dboth_BGhCV, saved.sums_BGVR)

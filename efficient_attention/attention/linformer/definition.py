@@ -11,13 +11,7 @@ from jaxtyping import Float
 from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import drop_slots, masked_softmax
-from efficient_attention.attention.whole_rows import (
-    check_whole_rows,
-    finish,
-    per_head,
-    valid_keys,
-    without_padding,
-)
+from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
 from efficient_attention.errors import require_at_least, require_truth_values
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -98,7 +92,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     heads, width = request.query.shape[2:]
     of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in mixtures(request))
     valid_BM = valid_keys(request)
-    key_BMHK = per_head(without_padding(request.key, valid_BM), heads).astype(jnp.float32)
+    key_BMHK = per_head(request.key, heads).astype(jnp.float32)
     slots_BRHK = jnp.einsum('HRM,BMHK->BRHK', of_keys_HRM, key_BMHK, precision=HIGHEST)
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
     logits_BHLR = jnp.einsum('BLHK,BRHK->BHLR', query_BLHK, slots_BRHK, precision=HIGHEST)

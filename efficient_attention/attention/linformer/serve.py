@@ -1,20 +1,14 @@
 """Linformer in time and memory linear in the length: keys and values become slots first."""
 
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.linformer.definition import mixtures
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.slot_softmax import Pairs, read_by_tokens
 from efficient_attention.attention.weights import dropout_rate, kept_slots
-from efficient_attention.attention.whole_rows import (
-    check_whole_rows,
-    finish,
-    per_head,
-    valid_keys,
-    without_padding,
-)
+from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -30,16 +24,13 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 def slots(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:
     """The keys and the values of the slots: see `Room.slots`."""
     of_keys_HRM, of_values_HRM = mixtures(request)
-    valid_BM = valid_keys(request)
-    return to_slots(of_keys_HRM, request.key, valid_BM), to_slots(of_values_HRM, request.value, valid_BM)
+    return to_slots(of_keys_HRM, request.key), to_slots(of_values_HRM, request.value)
 
 
-def to_slots(
-    mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K'], valid_BM: Bool[Array, 'B M'] | None
-) -> Float[Array, 'B R _ K']:
+def to_slots(mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K']) -> Float[Array, 'B R _ K']:
     """Mixtures of keys or values: of each head's where each has its own mixture, else of each key head's."""
     dtype, heads = x_BMGK.dtype, mixture_HRM.shape[0]
-    mixture_HRM, x_BMGK = mixture_HRM.astype(dtype), without_padding(x_BMGK, valid_BM)
+    mixture_HRM = mixture_HRM.astype(dtype)
     if heads == 1:
         return float32_einsum('RM,BMGK->BRGK', mixture_HRM[0], x_BMGK).astype(dtype)
     return float32_einsum('HRM,BMHK->BRHK', mixture_HRM, per_head(x_BMGK, heads)).astype(dtype)

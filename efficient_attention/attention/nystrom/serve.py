@@ -10,7 +10,7 @@ from efficient_attention.attention.nystrom.definition import Nystrom, check, mea
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_by_tokens
 from efficient_attention.attention.weights import undivided_softmax
-from efficient_attention.attention.whole_rows import finish, per_head, valid_keys, without_padding
+from efficient_attention.attention.whole_rows import finish, per_head, valid_keys
 
 BLOCK = 128  # tokens whose convolution is one product
 
@@ -30,7 +30,7 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     pairs = NO_PAIRS if has_all else Pairs(means.has_key_b1m[:, :, None])
     out_BLHK = read_by_tokens(request.query.astype(jnp.float32), means.key_BHmK, inner_BHmK, pairs)
     if mechanism.convolution:
-        out_BLHK = out_BLHK + convolved(without_padding(value_BMHK, valid_BM), request.operand('convolution'))
+        out_BLHK = out_BLHK + convolved(value_BMHK, request.operand('convolution'))
     return finish(out_BLHK, request).astype(request.query.dtype), None
 
 

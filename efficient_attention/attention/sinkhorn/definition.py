@@ -14,7 +14,7 @@ from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.sinkhorn.sorting import balance, block_vectors, gumbel_noise, in_blocks, sort_logits
 from efficient_attention.attention.weights import drop_slots, masked_softmax, softmax_over
-from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys, without_padding
+from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
 from efficient_attention.errors import (
     InputError,
     is_number,
@@ -172,8 +172,8 @@ def whole_blocks(request: Request) -> Request:
 
 
 def key_blocks(x_BMGK: Float[Array, 'B M G K'], request: Request) -> Float[Array, 'B H n s K']:
-    """Keys or values of each query head in blocks, zeros where there is padding."""
-    x_BMHK = per_head(without_padding(x_BMGK, valid_keys(request)), request.query.shape[2])
+    """Keys or values of each query head in blocks."""
+    x_BMHK = per_head(x_BMGK, request.query.shape[2])
     return in_blocks(x_BMHK, of_kind(Sinkhorn, request.mechanism).block)
 
 

@@ -1,0 +1,114 @@
+"""What padding holds, NaN too, moves nothing: with every option, in decoding, and in keys that are kept for decoding.
+
+Every mechanism without options: test_registry.py.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
+from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
+from efficient_attention.attention.padding import without_padding
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.relative import Relative
+from tests.attention.cells import drawn_operands, quick
+
+B, L, H, K = 2, 12, 2, 8
+SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 2, [0] * 3 + [1] * 9], np.int32)
+ONE_TEXT = np.minimum(SEGMENTS, 1)
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def spoiled(x: jax.Array, segments: np.ndarray = SEGMENTS) -> jax.Array:
+    """NaN in the places of padding, whose axes are the first two."""
+    return jnp.where((segments == 0).reshape(B, L, *(1,) * (x.ndim - 2)), jnp.nan, x)
+
+
+def vectors() -> tuple[jax.Array, ...]:
+    return tuple(normal(seed, B, L, H, K) for seed in range(3))
+
+
+def assert_same(left: Any, right: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(left))
+
+
+def test_padding_becomes_zeros_with_a_gradient_of_zero():
+    x = normal(0, B, L, H)
+    out, pull = jax.vjp(lambda x: without_padding(x, jnp.asarray(SEGMENTS)), spoiled(x))
+    np.testing.assert_array_equal(out, jnp.where(SEGMENTS[..., None] == 0, 0.0, x))
+    np.testing.assert_array_equal(pull(jnp.ones_like(out))[0], np.broadcast_to(SEGMENTS[..., None] != 0, x.shape))
+
+
+@pytest.mark.parametrize(
+    ('text', 'backend', 'words'),
+    [
+        ('causal', 'dense', 'relative bias lse'),
+        ('full', 'blocked', 'relative bias lse'),
+        ('full', 'reference', 'relative bias lse'),
+        ('local_p(3)', 'auto', 'centres'),
+    ],
+)
+def test_options_that_differ_by_token(text: str, backend: str, words: str):
+    """The second query of a relative term, a bias and centres hold NaN there too."""
+    mechanism, named = parse_mechanism(text), words.split()
+
+    @quick
+    def run(arrays: tuple, second: jax.Array, table: jax.Array, bias: jax.Array, centres: jax.Array) -> Any:
+        def call(arrays: tuple, second: jax.Array, table: jax.Array, bias: jax.Array, centres: jax.Array) -> Any:
+            options = {'relative': Relative(second, table, first=-3), 'bias': bias, 'centres': centres}
+            options = {name: option for name, option in options.items() if name in named}
+            options |= {'query_segments': SEGMENTS, 'key_segments': SEGMENTS, 'return_lse': 'lse' in named}
+            return attend(*arrays, mechanism, backend=backend, **options)
+
+        out, pull = jax.vjp(call, arrays, second, table, bias, centres)
+        return out, pull(jax.tree.map(jnp.cos, out))
+
+    arrays, second, table = vectors(), normal(3, B, L, H, K), normal(4, 7, H, K)
+    bias, centres = normal(5, B, H, L, L), jax.nn.sigmoid(normal(6, B, L, H))
+    is_masked = (SEGMENTS[:, None, :, None] == 0) | (SEGMENTS[:, None, None, :] == 0)
+    bad = jax.tree.map(spoiled, (arrays, second)), table, jnp.where(is_masked, jnp.nan, bias), spoiled(centres)
+    assert_same(run(*bad[0], *bad[1:]), run(arrays, second, table, bias, centres))
+
+
+@pytest.mark.parametrize('text', ['nystrom(4)', 'induced(3)', 'linformer(3, 12)'])
+def test_weights(text: str):
+    mechanism, (q, k, _) = parse_mechanism(text), vectors()
+    options = {'query_segments': ONE_TEXT, 'key_segments': ONE_TEXT, 'learned': drawn_operands(mechanism, H, K)}
+    run = quick(lambda q, k: attention_weights(q, k, mechanism, **options))
+    assert_same(run(spoiled(q), spoiled(k)), run(q, k))
+
+
+@pytest.mark.parametrize('text', ['full', 'linear', 'induced(3)'])
+def test_keys_that_stay_for_all_queries(text: str):
+    mechanism = parse_mechanism(text)
+    segments, positions = jnp.asarray(ONE_TEXT), jnp.broadcast_to(jnp.arange(L), (B, L))
+
+    @quick
+    def run(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        fixed = fix_keys(mechanism, KeySequence(k, v, segments), learned=drawn_operands(mechanism, H, K))
+        return attend_fixed(mechanism, fixed, NewQueries(q, segments, positions))
+
+    arrays = vectors()
+    assert_same(run(*map(spoiled, arrays)), run(*arrays))
+
+
+@pytest.mark.parametrize('text', ['causal', 'linear(causal=True, chunk=4)', 'sparsemax(causal)'])
+def test_prompts(text: str):
+    spec, (q, k, v) = CacheSpec(parse_mechanism(text), H, H, K, L), vectors()
+    positions = jnp.broadcast_to(jnp.arange(L), (B, L))
+
+    @quick
+    def run(*arrays: jax.Array) -> Any:
+        cache = init_cache(spec, B, 'float32')
+        return decode(spec, cache, NewTokens(*arrays, positions, jnp.asarray(ONE_TEXT)))
+
+    assert_same(run(*map(spoiled, (q, k, v))), run(q, k, v))

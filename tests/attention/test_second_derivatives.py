@@ -1,0 +1,106 @@
+"""Second derivatives and forward mode of every mechanism: right, or refused by a TypeError, never wrong in silence.
+
+Expected are differences of the float64 definition along two directions, in rows that pack segments with padding and
+in full rows, with queries and keys that have no feature where features are those of relu.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.parsing import parse_mechanism
+from tests.attention.cells import quick
+from tests.attention.test_registry import TABLE, defined, segments_for, served, vectors
+
+STEP = 1e-5
+# Rows that have a code of their own; the others of the table are marked slow, as each is a program of seconds.
+FIRST = ('causal', 'lsh', 'favor', "linear('cos'", 'sparsemax', 'entmax', 'hard', 'local_p', 'linformer')
+FIRST += ('nystrom', 'induced', 'sinkhorn', 'routing', "synthesizer('dense'", "synthesizer('random+dot'")
+CELLS = [(text, backend) for text in TABLE for backend in ('blocked', 'reference')] + [('causal', 'dense')]
+
+
+def first_rows() -> set[str]:
+    return {next(text for text in TABLE if text.startswith(start)) for start in FIRST}
+
+
+def cells(*quick_backends: str) -> list:
+    chosen, params = first_rows(), []
+    for text, backend in CELLS:
+        is_slow = text not in chosen or backend not in quick_backends
+        params.append(pytest.param(text, backend, marks=[pytest.mark.slow] if is_slow else []))
+    return params
+
+
+def inputs() -> tuple[jax.Array, ...]:
+    """Queries, keys and values; one query and one key have negative numbers alone."""
+    q, k, v = vectors()
+    return q.at[:, 7, 0].set(-abs(q[:, 7, 0])), k.at[:, 2].set(-abs(k[:, 2])), v
+
+
+def directions(seed: int) -> tuple[jax.Array, ...]:
+    rng = np.random.default_rng(seed)
+    return tuple(jnp.asarray(rng.normal(size=x.shape), jnp.float32) for x in inputs())
+
+
+def rows_for(text: str) -> list[np.ndarray]:
+    """Segments: several with padding where the mechanism serves them, and one of all tokens."""
+    packed = segments_for(parse_mechanism(text))
+    return [packed, np.ones_like(packed)]
+
+
+def loss(text: str, backend: str, segments: jax.Array, *x: jax.Array) -> jax.Array:
+    return jnp.sin(served(text, *x, backend, segments)).sum()
+
+
+def defined_loss(text: str, segments: np.ndarray, *steps: tuple[float, tuple[jax.Array, ...]]) -> float:
+    """The loss of the definition at so many of these directions from the inputs."""
+    at = [np.asarray(x, np.float64) for x in inputs()]
+    for size, direction in steps:
+        at = [x + size * np.asarray(dx, np.float64) for x, dx in zip(at, direction, strict=True)]
+    return float(np.sin(defined(text, segments, *at)).sum())
+
+
+def along(x: tuple[jax.Array, ...], direction: tuple[jax.Array, ...]) -> jax.Array:
+    return sum(((a * b).sum() for a, b in zip(x, direction, strict=True)), jnp.float32(0.0))
+
+
+@pytest.mark.parametrize(('text', 'backend'), cells('blocked', 'dense'))
+def test_second_derivatives_are_those_of_the_definition(text: str, backend: str):
+    left, right = directions(11), directions(12)
+
+    @quick
+    def product(segments: jax.Array, *x: jax.Array) -> jax.Array:
+        def slope(*x: jax.Array) -> jax.Array:
+            return along(jax.grad(loss, (3, 4, 5))(text, backend, segments, *x), right)
+
+        return along(jax.grad(slope, (0, 1, 2))(*x), left)
+
+    for segments in rows_for(text):
+        signs = itertools.product((1, -1), repeat=2)
+        corners = [a * b * defined_loss(text, segments, (a * STEP, left), (b * STEP, right)) for a, b in signs]
+        expected = sum(corners) / (4.0 * STEP**2)
+        found = float(product(jnp.asarray(segments), *inputs()))
+        assert abs(found - expected) <= 1e-3 * max(1.0, abs(expected)), (found, expected)
+
+
+@pytest.mark.parametrize(('text', 'backend'), cells('blocked', 'dense', 'reference'))
+def test_forward_mode_is_right_or_refused(text: str, backend: str):
+    direction = directions(13)
+
+    @quick
+    def slope(segments: jax.Array, *x: jax.Array) -> jax.Array:
+        return jax.jvp(lambda *x: loss(text, backend, segments, *x), x, direction)[1]
+
+    for segments in rows_for(text):
+        try:
+            found = float(slope(jnp.asarray(segments), *inputs()))
+        except TypeError as error:
+            assert 'custom_vjp' in str(error)
+            assert backend != 'reference' or text.startswith(('routing', 'sparsemax', 'entmax'))
+            return
+        corners = [sign * defined_loss(text, segments, (sign * STEP, direction)) for sign in (1, -1)]
+        expected = sum(corners) / (2.0 * STEP)
+        assert abs(found - expected) <= 1e-3 * max(1.0, abs(expected)), (found, expected)
