@@ -3,9 +3,9 @@
     python scripts/join_grids.py runs/arena/grid.json other/arena/grid.json --output arena.json --picture arena.svg
 
 Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
-place of an earlier one's, but one that failed that of no result. Without --output and --picture the tables are printed
-alone. --rows prints and draws these rows alone, in this order; --output still has all. --nospeed leaves out steps a
-second, as of cells that shared a device.
+place of an earlier one's, but one that failed that of no result. Without --output and --picture the tables are only
+printed. --rows prints and draws only these rows, in this order; --output still has all. --nospeed leaves out steps per
+second, for cells that shared a device.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals

@@ -42,9 +42,9 @@ from scripts.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_sa
 ROOT = Path(__file__).resolve().parents[1]
 HANGING_SECONDS = 90.0  # after the signal, in which all processes have to end
 LAST_STEP = 30
-PHASES = NAMED[1:9]  # without imports, before which there is nothing that the processes share
+PHASES = NAMED[1:9]  # without imports: until then the processes share nothing
 JOIN_SECONDS = 20.0
-OF_ANOTHER = re.compile(  # what is said of a process that got a signal before there was something to save
+OF_ANOTHER = re.compile(  # lines about another process that got a signal before there was something to save
     r'error: (process \d+ \(host .*\) (failed: stopped by |has died; )|process 0 (at|did not answer at) |\d+ of \d+ )'
 )
 CONFIG = 'configs/lm/transformer_xl.py'
@@ -69,11 +69,11 @@ FIELDS = {
 
 
 class Stop(NamedTuple):
-    """How the processes of a run ended of which some got a signal."""
+    """How the processes of a run ended after some of them got a signal."""
 
     name: str  # of the signal
     victims: list[int]  # processes that got it
-    phase: str  # of the first of them when it came
+    phase: str  # the phase of the first of them when the signal came
     seconds: float  # from the signal to the end of the last process
     codes: list[int | None]  # None: it was killed, as it did not end
     faults: list[str]
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def all_stops(folder: Path, options: Any) -> list[Stop]:
-    """Stops as many runs as are asked for, and prints a line for each; a run that ended before its moment is none."""
+    """Stops as many runs as asked and prints a line for each; a run that ended before its moment does not count."""
     rng, count = random.Random(options.seed), options.processes
     start = time.monotonic()
     unbroken = launch(folder, 'unbroken', count)

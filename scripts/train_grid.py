@@ -10,7 +10,7 @@ rate by short runs, with `--pilot_steps=0` by runs as long as the cell's; withou
 Written: grid.json, grid.md and grid.svg, of all cells in the folder, whichever command trained them; so two commands
 may share a folder and train other columns side by side, or other rows later. A cell that has failed stays in them, with
 its error. `--config.<field>=<value>` changes a field in all cells; in a text {row} and {column} stand for the cell's.
-`--yardsticks` prints alone what linear models and single words of the rows give.
+`--yardsticks` only prints the scores of linear models and of single words of the rows.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals

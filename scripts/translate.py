@@ -135,9 +135,9 @@ def define_flags() -> flags.FlagValues:
 
 
 def define_search(options: flags.FlagValues) -> None:
-    """The flags of the search. The files of a Hugging Face folder decide those that are not given, if they state them.
+    """Defines the flags of the search. If a flag is not given, the files of a Hugging Face folder may decide it.
 
-    So the defaults stand here for --help alone; they are those of `Decoding`, but for the beams.
+    So the defaults here are only for --help; they are those of `Decoding`, except for the beams.
     """
     flags.DEFINE_integer('beams', BEAMS, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
     flags.DEFINE_integer('best', 1, 'Texts for each line, in --format jsonl.', flag_values=options)
@@ -153,7 +153,7 @@ def define_search(options: flags.FlagValues) -> None:
 
 
 def define_rules(options: flags.FlagValues) -> None:
-    """The flags of what may follow, and of drawing."""
+    """Defines the flags of the rules on which tokens may follow, and of drawing."""
     meaning = 'Above 1 tokens of a text become less probable to come again.'
     flags.DEFINE_float('repetition_penalty', 1.0, meaning, flag_values=options)
     meaning = 'No sequence of so many tokens comes twice in a text; 0 = any may.'
@@ -164,11 +164,11 @@ def define_rules(options: flags.FlagValues) -> None:
     define_integers('begin_suppress_tokens', None, 'Ids that no text begins with', options)
     define_integers('ends', None, "Ids that end a text; the checkpoint's by default", options)
     flags.DEFINE_boolean('do_sample', False, 'Draw each token, instead of a search.', flag_values=options)
-    flags.DEFINE_float('temperature', 1.0, 'Of draws; below 1 nearer to the most probable token.', flag_values=options)
+    flags.DEFINE_float('temperature', 1.0, 'Below 1 probable tokens become more probable.', flag_values=options)
     flags.DEFINE_integer('top_k', 0, 'Draw among so many tokens; 0 = all.', flag_values=options)
     meaning = 'Draw among the fewest tokens with this probability together.'
     flags.DEFINE_float('top_p', 1.0, meaning, flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Of the draws; each line also has its own.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Seed of the draws, which also depend on the line number.', flag_values=options)
 
 
 def check_files(options: flags.FlagValues) -> None:

@@ -88,8 +88,8 @@ def attend(  # type: ignore[misc]
         centres: where `LocalP` reads, in [0, 1] as a share of the keys of the query's segment.
         learned: the arrays that the mechanism learns, by name (`Mechanism.learned_operands`). What comes as the
             gradient of a running mean is the sums that it is made of.
-        query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads: what
-            queries, keys and values hold there, NaN too, moves no output and no gradient of another place.
+        query_segments: a query reads only keys of its own segment. Segment 0 is padding, which no query reads: its
+            queries, keys and values, even NaN, change no output and no gradient of other segments.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
             outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another
             device, for which the check would have to wait, nor inside `jax.jit`, where no values are known yet.

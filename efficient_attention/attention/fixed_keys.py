@@ -122,7 +122,7 @@ def attend_fixed(
     if mechanism.compares_positions:
         options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    # Not by `attend`, which would put zeros in the place of padding at each step of a decoding loop: `fix_keys` did.
+    # Not `attend`, which would zero the padding of keys at each decoding step: `fix_keys` has done it once.
     out, lse = dispatch(keep_queries_out(make_request(query, key, value, mechanism, **options)))
     return (out, lse) if options.get('return_lse') else out.reshape(new.query.shape)
 

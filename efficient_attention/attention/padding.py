@@ -1,6 +1,6 @@
-"""Keeps what stands in padding out of every product: whatever it holds, NaN and infinity too, it moves no result.
+"""Keeps the content of padding out of every product: not even NaN or infinity there changes a result.
 
-A mask alone does not: a weight of zero times NaN is NaN, in outputs and in the gradients of what is multiplied with it.
+A mask is not enough: zero times NaN is NaN, in the output and in the gradient of the other factor.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L'
 
 
 def keep_padding_out(request: Request) -> Request:
-    """The request with zeros for all that belongs to queries and keys of segment 0; itself without segments."""
+    """The request with zeros in all arrays of queries and keys where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request
     segments_BM = request.segments.key
@@ -28,7 +28,7 @@ def keep_padding_out(request: Request) -> Request:
 
 
 def keep_queries_out(request: Request) -> Request:
-    """The request with zeros for all that belongs to queries of segment 0 alone; itself without segments."""
+    """The request with zeros only in the arrays of queries where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request
     segments_BL, relative, centres = request.segments.query, request.relative, request.centres

@@ -139,8 +139,8 @@ def _parse(text: str) -> ast.expr:
 
 
 def _fault(text: str, offset: int | None) -> str:
-    """What is wrong with a text that is no expression: its brackets, or the place `offset` of the text without spaces
-    around it, from 1."""
+    """What keeps a text from being parsed: its brackets, or the column where Python stopped.
+    `offset` is that column, from 1, in the text without spaces around it."""
     open_brackets: list[int] = []
     for place, letter in enumerate(text, start=1):
         if letter == '(':

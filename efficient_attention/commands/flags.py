@@ -82,19 +82,19 @@ def define_workdir(
 
 
 def define_model(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[Path | None]:
-    """Defines --model, whatever holds a trained model; --workdir says the same."""
+    """Defines --model, the folder of a trained model; --workdir is another name of this flag."""
     return _define_folder('model', 'workdir', 'Folder of a run, or a Hugging Face folder.', options)
 
 
 def define_run(
     meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:
-    """Defines --workdir, a run that is read; --model says the same."""
+    """Defines --workdir, the folder of a run that is read; --model is another name of this flag."""
     return _define_folder('workdir', 'model', meaning, options)
 
 
 def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValues) -> flags.FlagHolder[Path | None]:
-    """Defines a flag of a path with two names, of which a command line has one."""
+    """Defines a folder flag with two names; a command line may use only one of them."""
     holder = flags.DEFINE(
         PathParser(),
         name,
@@ -102,7 +102,7 @@ def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValue
         meaning,
         flag_values=options,
         serializer=flags.ArgumentSerializer(),
-        allow_overwrite=False,  # else the second of two folders would win in silence
+        allow_overwrite=False,  # else the last of two folders would win silently
     )
     flags.DEFINE_alias(other, name, flag_values=options)
     return holder
@@ -126,7 +126,7 @@ def define_checkpoint(
 
 
 def chosen_checkpoint(options: flags.FlagValues = flags.FLAGS) -> str:
-    """What --checkpoint or --average asks for, as one word; raises InputError where both are given."""
+    """The value of --checkpoint, or 'average-N' for --average; raises InputError if both are given."""
     if options.average is None:
         return options.checkpoint
     if options['checkpoint'].present:

@@ -64,11 +64,11 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
         if peers is None:
             yield
             return
-        if jax.process_index() > 0:  # what process 0 says serves for all
+        if jax.process_index() > 0:  # process 0 logs for all processes
             logging.getLogger().setLevel(logging.ERROR)
         try:
             yield
-        except RunStopped:  # in all of them, after the same step
+        except RunStopped:  # raised in all processes, after the same step
             leave(peers)
             if watch := stop_watch():
                 watch.enter(Stage.SAVED)
@@ -80,7 +80,7 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
 
 
 def leave(peers: Peers) -> None:
-    """Ends what connects the processes; each waits for all."""
+    """Closes the connections between the processes; each process waits for all others."""
     with uninterrupted():
         jax.distributed.shutdown()
         peers.leave()
@@ -88,7 +88,7 @@ def leave(peers: Peers) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within it a stop signal does nothing, as all that the run had to do is done; a second one ends the process."""
+    """Ignores a stop signal inside it, since the work of the run is done; a second one ends the process."""
     watch = stop_watch()
     if watch is None:
         yield
@@ -185,7 +185,7 @@ def initialize(
         process_id: which of them this is.
         bind: host:port on which the service listens; None = all interfaces.
     """
-    # JAX would catch SIGTERM, and its agreement on a stop cannot be waited for (`stop_point.py`).
+    # JAX's service would catch SIGTERM, and waiting for its agreement can hang (`stop_point.py`).
     jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def python_alone_prints() -> Iterator[None]:
-    """Within it `sys.stdout` prints as before, and what else this process and its children write there is dropped."""
-    if sys.stdout is None:  # it was closed from the start, and 1 may be any other file
+    """Inside it `sys.stdout` prints as before; all other output of this process and its children there is dropped."""
+    if sys.stdout is None:  # stdout was closed at the start, so descriptor 1 may be another file
         yield
         return
     sys.stdout.flush()

@@ -148,7 +148,7 @@ class Peers:
     def _lose(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
-        # One that was silent alone hears it when it goes on, and would else take the end of the others for the fault.
+        # If the process was only silent, it reads this when it goes on, and does not blame the others for ending.
         self._channels[other].send({'lost': f'this process {what}, and the others have ended; {AGAIN}'})
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():
@@ -228,7 +228,7 @@ def can_stop_together() -> bool:
 
 
 def all_stop_here(*, is_wanted: bool) -> bool:
-    """Whether all processes of the run stop at this point, to which each of them comes (`StopPoint.is_here`)."""
+    """Whether all processes of the run stop at this point; every process must call it (`StopPoint.is_here`)."""
     return any(peers.stop_point.is_here(is_wanted=is_wanted) for peers in _known)
 
 

@@ -20,7 +20,7 @@ SAID: tuple[tuple[str, str], ...] = (  # what is said -> in plain words
 
 
 def in_plain_words(text: str) -> str:
-    """A line about a flag with the words of a library, if it ends in such words, replaced by plain ones."""
+    """A line about a flag; if it ends with a message of a library, plain words replace that message."""
     for said, plain in SAID:
         if match := re.search(f'{said}$', text, re.DOTALL):
             return text[: match.start()] + match.expand(plain)

@@ -4,14 +4,14 @@ A run may stop after each step and before each batch of an evaluation. All proce
 order, but not at the same time. The point of a stop must lie beyond every point that one of them has passed:
 
 1. A process that is to stop tells process 0.
-2. Process 0 holds all. Each tells how many points it has passed, and passes no other.
-3. Process 0 names the point after the farthest. All go on to it, and stop there.
+2. Process 0 asks all to pause. Each replies how many points it has passed, and passes no other.
+3. Process 0 takes the farthest of these points and names the next one. All go on to it, and stop there.
 
-The threads that listen to the other processes do all this, and none of them waits for a main thread. So the agreement
-cannot wait for a process that itself waits for others in a collective or a save.
+The threads that listen to the other processes do all this, and none of them waits for a main thread. So they
+agree even while a process waits for others in a collective or a save.
 
-JAX's own agreement (`multihost_utils.reached_preemption_sync_point`) waits with Python's interpreter lock in hand. No
-thread of Python then runs in that process, nor the relay that would bring the answer (`relay.py`): both wait for ever.
+JAX's own agreement (`multihost_utils.reached_preemption_sync_point`) holds Python's interpreter lock while it waits. No
+other thread of that process runs then. The relay that would bring the answer is one (`relay.py`): both wait for ever.
 """
 
 import threading
@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection
 from efficient_attention.commands.channel import Message
 from efficient_attention.errors import PeerError
 
-WAIT_SECONDS = 30.0  # in which this process ran, and heard of no agreement; longer than a hung process goes unnoticed
-SLICE_SECONDS = 0.25  # the most that a pause of the whole machine counts
+WAIT_SECONDS = 30.0  # of this process's running time; longer than it takes to notice a hung process
+SLICE_SECONDS = 0.25  # a pause of the whole machine counts as no more than this
 
 
 class StopPoint:
@@ -29,7 +29,7 @@ class StopPoint:
 
     Args:
         number: of this process.
-        others: numbers of the processes that it has a channel to: of process 0 all others, of the others process 0.
+        others: numbers of the processes it has a channel to: for process 0 all others, for the others only process 0.
         send: sends a message to one of them.
     """
 
@@ -39,11 +39,11 @@ class StopPoint:
         self._is_held = False
         self._agreed = 0  # the point of the stop; 0 = there is none
         self._has_asked = False
-        self._found: dict[int, int] = {}  # of process 0: the points that each has passed
+        self._found: dict[int, int] = {}  # only in process 0: how many points each has passed
         self._changed = threading.Condition()
 
     def is_here(self, *, is_wanted: bool) -> bool:
-        """Whether all processes stop at this point; counts it. The main thread of each calls this equally often.
+        """Counts this point; returns whether all processes stop at it. All main threads must call this equally often.
 
         Args:
             is_wanted: whether this process is to stop.
@@ -87,7 +87,7 @@ class StopPoint:
             self._send(other, {'stop': 'hold'})
 
     def _hold(self) -> int:
-        """Keeps the main thread from passing another point; how many it has passed."""
+        """Keeps the main thread from passing another point; returns how many it has passed."""
         with self._changed:
             self._is_held = True
             return self._passed

@@ -25,7 +25,7 @@ class StopSignal:
     outside.
 
     In a run of several processes a signal to any of them stops all at the same point, on which they agree
-    (`stop_point.py`). Processes that have not met through `hosts.py` cannot: a signal does what it does outside.
+    (`stop_point.py`). Processes that have not met through `hosts.py` cannot agree: a signal acts as it does outside.
 
     Raises:
         Stopped: a signal came while an earlier run of this process ended.
@@ -79,7 +79,7 @@ class StopSignal:
     ) -> None:
         del error, trace
         if kind is RunStopped and not self.is_alone:
-            return  # each has yet to leave the others (hosts.py); what reaches it until then belongs to the same stop
+            return  # each must still leave the others (hosts.py); signals until then belong to the same stop
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if not self._watch or not self._previous:

@@ -65,7 +65,7 @@ class PruneConfig:
 
     def __post_init__(self) -> None:
         if self.method not in SORTED and self.keep == EARLIER_KEEP:
-            object.__setattr__(self, 'keep', PruneConfig.keep)  # nobody reads it, so the config is the same
+            object.__setattr__(self, 'keep', PruneConfig.keep)  # these methods ignore `keep`: configs stay equal
         check_one_of('prune.method', self.method, METHODS)
         check_one_of('prune.attention', self.attention, OF_ATTENTION)
         check_one_of('prune.feed_forward', self.feed_forward, OF_FEED_FORWARD)

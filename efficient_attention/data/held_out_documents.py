@@ -7,7 +7,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
-FEW_TOKENS = 10_000  # held out; of characters with a deviation of 3 bits each, their mean has one of 0.03
+FEW_TOKENS = 10_000  # if the loss of a token deviates by 3 bits, the mean of so many deviates by 0.03
 FAR_OFF = 2.0  # times the share that was asked for: beyond it a run says what it got
 
 
@@ -73,11 +73,11 @@ def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[
 
 
 def few_held_out_note(share: float, tokens: tuple[int, int]) -> list[str]:
-    """A line where so few tokens are held out that a score on them is mostly chance; else none.
+    """A line if so few tokens are held out that a score on them is partly chance; else none.
 
     Args:
         share: `data.held_out`.
-        tokens: to train on, held out.
+        tokens: the number of tokens to train on, and of tokens held out.
     """
     if not share or tokens[1] >= FEW_TOKENS:
         return []

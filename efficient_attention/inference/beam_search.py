@@ -154,7 +154,7 @@ def no_hypotheses(rows: int, search: Search) -> Hypotheses:
 
 
 def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
-    """bool [B]: whether an open hypothesis may have a higher score than the lowest kept; with 'early': has it now.
+    """bool [B]: whether an open hypothesis may still beat the lowest score kept; 'early': beats it if it ends now.
 
     With 'first': whether fewer texts have ended than there are beams.
     """
@@ -194,9 +194,9 @@ def is_end(tokens_Bc: Array, search: Search) -> Array:
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> Candidates:
-    """The 2 K best extensions of all open hypotheses of a row: as every one may end in one way alone, K go on.
+    """The 2 K best extensions of a row's open hypotheses. At most K of them end, so at least K go on.
 
-    With e ids that end a text they are the (1 + e) K best.
+    With e ids that end a text they are the (1 + e) K best, of which at most e K end.
     """
     rows, count = beams.log_probs_BK.shape
     token_log_probs_BKV = token_log_probs_bV.reshape(rows, count, -1)

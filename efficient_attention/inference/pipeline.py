@@ -219,7 +219,7 @@ class TextPipeline:
         try:
             features = self.rows(task, examples)
         except InputError:
-            for_each(examples, lambda example: self.rows(task, [example]))  # raises with the number of the bad one
+            for_each(examples, lambda example: self.rows(task, [example]))  # the error has the bad example's number
             raise
         predictions = task.decode(examples, features, self.outputs(features))
         return [task.answer(prediction) for prediction in predictions], task.losses + unknown_words(

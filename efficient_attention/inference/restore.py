@@ -32,7 +32,7 @@ class Trained(NamedTuple):
     evaluation: Evaluation
     params: Any
     step: int
-    averaged: tuple[int, ...] = ()  # the steps that a mean is of
+    averaged: tuple[int, ...] = ()  # the steps whose parameters were averaged; () = one step
 
 
 def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig | None = None) -> Trained:

@@ -16,18 +16,18 @@ from efficient_attention.inference.sampling import Sampling
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules by which what a text holds already decides what may follow, as transformers' `generate` has them.
+    """Rules on which tokens may follow a text, as in transformers' `generate`.
 
-    The text is all that the decoder has read: its start symbol, too.
+    The text is all that the decoder has read, including its start symbol.
 
     Args:
-        repetition_penalty: the score of every token of the text is multiplied by it, or divided where it is above 0;
-            above 1 it makes repetitions rarer (Keskar et al. 2019, arXiv 1909.05858, section 4.1). The score is the
+        repetition_penalty: negative scores of tokens of the text are multiplied by it, others divided; above 1
+            it makes repetitions rarer (Keskar et al. 2019, arXiv 1909.05858, section 4.1). The score is the
             log-probability in a search by beams, the logit otherwise.
         no_repeat_ngram_size: no sequence of so many tokens comes twice (Paulus et al. 2017, arXiv 1705.04304); 0 = any.
         bad_words_ids: sequences of tokens that a text never has.
         suppress_tokens: tokens that a text never has.
-        begin_suppress_tokens: tokens that no text begins with; behind a forced first token, that none goes on with.
+        begin_suppress_tokens: tokens that no text begins with; if the first token is forced, that cannot come second.
 
     Raises:
         InputError: a value is out of range, or holds something else than ids.
@@ -45,7 +45,7 @@ class Rules:
         words = self.bad_words_ids
         if not isinstance(words, Sequence) or isinstance(words, str):
             raise InputError(f'bad_words_ids is {words!r}; it must be a list of lists of ids, such as [[5, 6], [7]]')
-        # As tuples, so that programs can be told apart by them.
+        # Tuples can be hashed, as a key of compiled programs must be.
         words = tuple(ids_in('bad_words_ids', word) for word in words)
         require(all(words), 'bad_words_ids', list(words), 'lists of at least one id')
         object.__setattr__(self, 'bad_words_ids', words)
@@ -54,7 +54,7 @@ class Rules:
 
     @property
     def reads_text(self) -> bool:
-        """Whether a rule reads what a text holds already."""
+        """Whether a rule depends on the tokens that a text already has."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0 or any(map(len, self.bad_words_ids))
 
     def ids(self) -> dict[str, set[int]]:
@@ -89,12 +89,12 @@ class Search:
         end: id of the end symbol; -1 = there is none.
         first: id of the first token, as if its probability were 1; -1 = any (released BART models begin with <s>).
         forces_end: the last of the most tokens is the end symbol, as if its probability were 1 (BART).
-        stop: 'exact' = a row is done where no open hypothesis can reach what is kept | 'early' = where none would have
-            a higher score than the lowest of as many finished ones as there are beams, if it ended as long as it is: a
-            guess, the default of transformers. Without a penalty both find the same | 'first' = where as many texts
-            have ended as there are beams. In transformers `early_stopping` is 'never', False and True.
+        stop: when a row is done. 'exact' = no open hypothesis can reach a kept score | 'early' = none would beat the
+            lowest of the finished texts (as many as beams) if it ended now: a guess, the default of transformers. No
+            difference without a penalty | 'first' = as many texts have ended as there are beams. In transformers
+            `early_stopping` is 'never', False and True.
         more_ends: other ids that end a text, too.
-        rules: by which what a text holds already decides what may follow.
+        rules: on which tokens may follow.
         sampling: how each token is drawn; None = the most probable texts are searched.
 
     Raises:
@@ -175,5 +175,5 @@ class Limits(NamedTuple):
 
 
 def no_limits(vocab_size: int, rows: int, search: Search) -> Limits:
-    """Limits of rows where every id may follow, and `search` alone says how long they may be."""
+    """Limits that allow every id, and as many tokens as `search` allows."""
     return Limits(jnp.ones(vocab_size, bool), jnp.full(rows, search.max_tokens, jnp.int32))

@@ -19,7 +19,7 @@ NOTHING_FORCED = Forced()
 RULES = tuple(field.name for field in dataclasses.fields(Rules))
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 KINDS = {int: 'a whole number', float: 'a number', bool: 'True or False', str: 'a text'}
-# An option that is given -> those that the files state and that it replaces besides its own.
+# If the user gives the option on the left, the files' values of the options on the right are ignored, too.
 TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)}
 
 
@@ -29,11 +29,11 @@ class Decoding:
 
     Args:
         ends: ids that end a text; () = those of the checkpoint.
-        do_sample: tokens are drawn, which needs `beams` 1; the fields of `Sampling` are read then alone.
+        do_sample: tokens are drawn, which needs `beams` 1; only then may fields of `Sampling` and `seed` be set.
         seed: of the draws. A text is drawn from the seed and its place among the texts, whatever stands beside it.
 
     Raises:
-        InputError: a value is out of range, or is not read by the others.
+        InputError: a value is out of range, or would have no effect beside the others.
     """
 
     beams: int = 4
@@ -64,7 +64,7 @@ class Decoding:
         check_within('batch_size', self.batch_size, 1)
         check_within('seed', self.seed, 0, 2**31 - 1)
         if unread := [name for name in (*SAMPLING, 'seed') if not self.do_sample and self.is_changed(name)]:
-            raise InputError(f'{unread[0]} is {getattr(self, unread[0])}; it is read where do_sample is True alone')
+            raise InputError(f'{unread[0]} is {getattr(self, unread[0])}; it is read only if do_sample is True')
         rules = self.rules()
         for name in RULES:  # lists become tuples, so that equal options are equal
             object.__setattr__(self, name, getattr(rules, name))
@@ -77,11 +77,11 @@ class Decoding:
         return bool(getattr(self, name) != getattr(Decoding, name))
 
     def rules(self) -> Rules:
-        """The rules by which what a text holds decides what may follow."""
+        """The rules on which tokens may follow."""
         return Rules(**{name: getattr(self, name) for name in RULES})
 
     def search(self, end: int, forced: Forced = NOTHING_FORCED) -> Search:
-        """The search, for the end symbol of a checkpoint, and for what its files say of every target."""
+        """The search, for a checkpoint's end symbol and the tokens that its files force in every target."""
         own = {field.name for field in dataclasses.fields(self)}
         fields: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(Search) if field.name in own
@@ -89,7 +89,7 @@ class Decoding:
         known = forced.end_ids or (end,)
         if forced.ends and known[0] not in (self.ends or known):
             raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}: add it to them')
-        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # what may be forced stands first
+        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # the end that may be forced is first
         draws = Sampling(**{name: getattr(self, name) for name in SAMPLING}) if self.do_sample else None
         fields |= {'rules': self.rules(), 'sampling': draws}
         return Search(**fields, end=ends[0], more_ends=ends[1:], first=forced.first, forces_end=forced.ends)
@@ -100,7 +100,7 @@ class Decoding:
         return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra, **rows)
 
     def shown(self) -> dict[str, Any]:
-        """What stands beside scores: the beams and the penalty of length, and each rule that changes a search."""
+        """The options to report beside scores: beams, length penalty, and each other option that was changed."""
         others = ('stop', *RULES, 'ends', 'do_sample', *SAMPLING, 'seed')
         changed = {name: getattr(self, name) for name in others if self.is_changed(name)}
         return {'beams': self.beams, 'length_penalty': f'{self.penalty} {self.alpha:g}'} | changed

@@ -15,9 +15,9 @@ from efficient_attention.inference.search import Limits, Search
 
 
 class Read(NamedTuple):
-    """What the decoder has read of each text: `length` tokens in N places, -1 before a short prompt.
+    """The tokens that the decoder has read of each text, in N places; -1 stands before a short prompt.
 
-    So many of them were `made`.
+    The first `length` places are used; the search made the last `made` of these.
     """
 
     tokens_bN: Array
@@ -26,7 +26,7 @@ class Read(NamedTuple):
 
 
 def read_of(before_BP: Array | None, tokens_bT: Array, made: Array) -> Read:
-    """What was read: the prompts, and of what was made the first tokens. b is B, or of a beam search B K."""
+    """The prompts, followed by the first `made` tokens of `tokens_bT`; b is B, or B K in a beam search."""
     if before_BP is None:
         return Read(tokens_bT, made, made)
     before_bP = jnp.repeat(before_BP, len(tokens_bT) // len(before_BP), axis=0)
@@ -36,7 +36,7 @@ def read_of(before_BP: Array | None, tokens_bT: Array, made: Array) -> Read:
 def next_log_probs(logits_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
     """float32 log-probabilities of each row's next token, `MASKED` where it may not follow.
 
-    They are the model's own, but for the penalty of repetitions: what others lose by a rule, these do not gain.
+    They are the model's own, changed by the penalty of repetitions. A rule that masks tokens does not raise the others.
     """
     return ruled(log_softmax(logits_bV.astype(jnp.float32)), read, search, limits)
 
@@ -70,7 +70,7 @@ def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array
         scores_bV = jnp.where(is_in_text(read, len(ids_V)), worse_bV, scores_bV)
     if rules.no_repeat_ngram_size:
         scores_bV = jnp.where(repeats(read, rules.no_repeat_ngram_size, len(ids_V)), MASKED, scores_bV)
-    # The end alone is no bad word, as in transformers: `suppress_tokens` can forbid it.
+    # As in transformers, a bad word that is only an end id is ignored: `suppress_tokens` can forbid the end.
     if words := [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.ends]:
         scores_bV = jnp.where(ends_word(read, words, len(ids_V)), MASKED, scores_bV)
     may_end_V = ~among(ids_V, search.ends) | (made >= search.min_tokens)
@@ -82,7 +82,7 @@ def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array
 
 
 def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
-    """The scores with that of a token that must follow at 0, and all others `MASKED`, where there is such a token."""
+    """The scores; where a token is forced, its score is 0 and all others are `MASKED`."""
     ids_1V = jnp.arange(scores_bV.shape[1])[None]
     if search.first >= 0:
         scores_bV = jnp.where(made == 0, jnp.where(ids_1V == search.first, 0.0, MASKED), scores_bV)
@@ -101,7 +101,7 @@ def is_in_text(read: Read, size: int) -> Array:
 
 
 def repeats(read: Read, length: int, size: int) -> Array:
-    """bool [b, V]: whether the token would end a sequence of so many that the text has already."""
+    """bool [b, V]: whether the token would complete a sequence of `length` tokens that the text already has."""
     windows = read.tokens_bN.shape[1] - length + 1
     if windows < 1:
         return jnp.zeros((len(read.tokens_bN), size), bool)
@@ -125,7 +125,7 @@ def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
 
 
 def last_tokens(read: Read, count: int) -> Array:
-    """int32 [b, count]: the last tokens of each text, of none that has fewer."""
+    """int32 [b, count]: the last tokens of each text; not valid for a text that has fewer."""
     return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
 
 
@@ -137,7 +137,7 @@ def marked(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
 
 
 def among(ids_V: Array, some: tuple[int, ...]) -> Array:
-    """bool [V]: whether an id is one of some."""
+    """bool [V]: whether each id is one of `some`."""
     return jnp.isin(ids_V, jnp.asarray(some, jnp.int32)) if some else jnp.zeros(ids_V.shape, bool)
 
 

@@ -151,9 +151,9 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
 
 
 def translated(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
-    """What is found for each line, in their order; [] of an empty one. There were so many lines before them."""
+    """The translations of each line, in order; [] for an empty line. The file has `before` lines before these."""
     numbers = [number for number, line in enumerate(lines) if line.strip()]
-    places = [before + number for number in numbers]  # wherever a file is cut in two, draws are the same
+    places = [before + number for number in numbers]  # numbers in the whole file: draws do not depend on its cuts
     found = dict(zip(numbers, translator([lines[number] for number in numbers], places=places), strict=True))
     return (found.get(number, []) for number in range(len(lines)))
 

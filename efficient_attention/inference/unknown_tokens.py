@@ -11,11 +11,11 @@ NAMED = 5  # words in a message
 
 
 class UnknownTokens:
-    """Counts tokens of texts that stand for any unknown word; always none of a tokenizer without such a token.
+    """Counts the unknown tokens of texts; always 0 if the tokenizer has no unknown token.
 
     Args:
         reader: cuts a text into pieces.
-        vocabulary: has the ids of the pieces; the same tokenizer, but for a released Marian.
+        vocabulary: has the ids of the pieces; the same tokenizer, except for a released Marian.
     """
 
     def __init__(self, reader: Tokenizer, vocabulary: Tokenizer) -> None:
@@ -26,7 +26,7 @@ class UnknownTokens:
         self.words: dict[str, None] = {}  # the first ones, each once
 
     def note(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
-        """Counts those of texts, whose tokens are given, special ones left out."""
+        """Counts the unknown tokens of texts; `tokens` are the ids of each text, without special tokens."""
         self.total += sum(map(len, tokens))
         for text, ids in zip(texts, tokens, strict=True):
             found = int((ids == self.id).sum())
@@ -35,7 +35,7 @@ class UnknownTokens:
                 self.name(text)
 
     def name(self, text: str) -> None:
-        """Keeps the words of a text that have no other token, while there are few."""
+        """Keeps the unknown words of a text, until there are `NAMED` words."""
         encoding = self.reader.encode(text, add_special_tokens=False)
         for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
             if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:

@@ -68,10 +68,10 @@ def checkpoint_words(workdir: Path, config: RunConfig, checkpoint: str = '') -> 
 
 
 def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
-    """What was chosen on the dev files with the checkpoint that is read; {} where it was not. As `workdir_params`.
+    """The thresholds that a checkpoint chose on the dev files; {} if it chose none. Arguments as `workdir_params`.
 
     Raises:
-        InputError: also where a mean is read of checkpoints that have thresholds, each its own.
+        InputError: also if a mean of checkpoints is asked for and each of them has its own thresholds.
     """
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)

@@ -24,8 +24,8 @@ TASKS = 'task_specific_params'
 class Forced(NamedTuple):
     """Tokens that every target has, as if their probability were 1: the first one, and the end at the most tokens.
 
-    `first` is -1 where any may come first. `end_ids` are all ids that end a target, the one that is forced first; () =
-    the end alone that a source has, too.
+    `first` is -1 where any may come first. `end_ids` are all ids that end a target; the first of them is the one
+    that may be forced; () = a target ends only with the id that ends a source.
     """
 
     first: int = -1

@@ -53,8 +53,8 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
 
 
 def is_tied_by(values: Mapping[str, Any]) -> bool:
-    """Whether the config.json of a T5 without a head, whose outputs are not scaled, says that they are the table."""
-    if values.get('model_type') == 'mt5':  # transformers 5 writes it, and its mT5 scales no outputs
+    """Whether a config.json ties outputs to the token table, for a T5 without a head and with unscaled outputs."""
+    if values.get('model_type') == 'mt5':  # transformers 5 writes TIED for mT5, and never scales its outputs
         return values.get(TIED) is True
     return values.get(SCALE) is not None
 

@@ -220,7 +220,7 @@ def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
         if short in plain:
             raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
         plain[short] = name
-    for copy, original in copies_of(family).items():  # a file may have one name of a shared tensor, whichever it is
+    for copy, original in copies_of(family).items():  # a file may keep a shared tensor under any one of its names
         if copy in plain and original not in plain:
             plain[original] = plain.pop(copy)
     return plain

@@ -49,13 +49,13 @@ def check_same_vocabulary(
 
 
 def check_combinable(checkpoints: Mapping[Path, str]) -> None:
-    """Refuses encoders of one run of which no tokenizer could serve two.
+    """Refuses encoders for one run if no tokenizer fits all of them.
 
     Args:
         checkpoints: their folders, and the field that names each.
 
     Raises:
-        InputError: two of them have different pieces for the same ids, whatever the tokenizer of the run is.
+        InputError: two of them have different pieces for the same ids, so no tokenizer of the run fits both.
     """
     files = {where: tokenizer_file(where) for where in checkpoints}
     pieces = {where: load_tokenizer(file, lowercase=True).get_vocab() for where, file in files.items() if file}

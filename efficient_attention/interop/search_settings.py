@@ -22,18 +22,18 @@ LENGTHS = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens')
 SAMPLING = {'temperature': NUMBER, 'top_k': WHOLE, 'top_p': NUMBER}
 UNSERVED_SAMPLING = ('min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 SERVED = {*SAME, *LENGTHS, *SAMPLING, 'early_stopping', 'do_sample'}
-NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values with which a setting changes nothing; of some others, too
+NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values at which settings have no effect; NEUTRAL adds some
 NEUTRAL = {'num_return_sequences': 1, 'num_beam_groups': 1, 'typical_p': 1, 'guidance_scale': 1}
 NEUTRAL |= {'encoder_repetition_penalty': 1}
 # What older models have in config.json and this project does not serve.
 OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
 OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
-DEFAULT_MOST = 20  # `max_length` of transformers, which nobody chose
+DEFAULT_MOST = 20  # the default `max_length` of transformers: a file with it sets no limit
 DEFAULT_TOP_K = 50  # of transformers, where tokens are drawn
 
 
 class Settings(NamedTuple):
-    """Of a checkpoint's files: fields of `Decoding`, and what changes a search and is not served."""
+    """What a checkpoint's files state: fields of `Decoding`, and settings of a search that are not supported."""
 
     options: dict[str, Any]
     unserved: dict[str, Any]

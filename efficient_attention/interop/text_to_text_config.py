@@ -28,7 +28,7 @@ def check_followed(values: Values, kind: str) -> None:
 
 
 def completed(values: Values, kind: str) -> Values:
-    """The keys with those that a T5 may leave out: a decoder of as many layers as the encoder, and mT5's gates."""
+    """The keys, and those that a T5 may leave out: as many decoder layers as encoder layers, and mT5's gates."""
     if kind == 'mt5':
         values = {PROJECTION: 'gated-gelu', **values}
     if kind in T5_KINDS and values.get('num_decoder_layers') is None and 'num_layers' in values:

@@ -52,7 +52,7 @@ def check_numbered(family: str, tokenizer: Path) -> None:
 
 
 def vocabulary_of_pieces(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
-    """What names the pieces of an encoder-decoder by their ids; raises InputError as `load_tokenizer`."""
+    """The tokenizer that has the ids of an encoder-decoder's pieces; raises InputError as `load_tokenizer`."""
     if is_marian(tokenizer):
         return marian_vocabulary(tokenizer.parent)
     return load_tokenizer(tokenizer, lowercase=lowercase, is_text_to_text=True)
@@ -73,7 +73,7 @@ def carry_tokenizer(
     if source is None:
         return
     for path in (source, source.parent / MAIN[0], source.parent / SETTINGS):
-        check_whole(path)  # here, where a line names the file that is damaged, and not its copy
+        check_whole(path)  # before copying, so that an error names the original and not its copy
     names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
     for path in names:
         if path.is_file() and path.parent != folder:

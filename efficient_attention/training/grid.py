@@ -134,7 +134,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
         metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
-        loss, or the metric of runs as long as the cell's}, 'pilot_steps', 'pilot_seconds' of all that are not a seed's
+        loss, or the metric of runs as long as the cell's}, 'pilot_steps', 'pilot_seconds' of pilots that are no seed's
         run; 'curves': {folder: evaluations}; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means
         over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' and 'step_fields'
         of the config.
@@ -148,7 +148,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         rate, pilots = chosen_rate(filled, folder, grid)
         choice = {'learning_rate': rate, 'pilots': pilots}
         choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
-        first = '' if grid.pilots.steps else f'{rate:g}'  # whose pilot is the first seed's run
+        first = '' if grid.pilots.steps else f'{rate:g}'  # the rate whose pilot becomes the first seed's run
         choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:
             write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
@@ -202,7 +202,7 @@ def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, 
 
     Short pilots are compared by their loss: after so few steps the best accuracy is often that of the most frequent
     class for all rates. Pilots as long as the cell are compared by the metric that chooses a cell's checkpoint. Also
-    returned: that number of each rate, None of a rate at which too many steps are not finite.
+    returns this loss or metric for each rate; None for a rate at which too many steps are not finite.
 
     Raises:
         RunError: all rates are such.
@@ -232,7 +232,7 @@ def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, 
 
 
 def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
-    """The config of a pilot: with 0 steps that of the cell with the first seed, but for the learning rate."""
+    """The config of a pilot; with 0 steps it is the cell's with the first seed, except for the learning rate."""
     if not steps:
         return with_fields(config, optimizer={'learning_rate': rate}, train={'seed': int(first_seed)})
     return with_fields(
@@ -245,8 +245,8 @@ def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) ->
 
 
 def keep_pilot(folder: Path, rate: float, seed: str) -> None:
-    """Makes the pilot with the chosen rate, which was as long as the cell, the run of a seed."""
-    all_find(lambda: None)  # every process has read the pilot
+    """Renames the pilot with the chosen rate, as long as the cell's runs, to the run of a seed."""
+    all_find(lambda: None)  # waits until every process has read the pilot
     pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
     if jax.process_index() == 0 and pilot.is_dir() and not workdir.exists():
         pilot.rename(workdir)

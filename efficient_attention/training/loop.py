@@ -189,10 +189,10 @@ def check_best_metric(run: Run) -> None:
 
 
 def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
-    """Writes in the first process what lies beside the checkpoints, unless it is there; a line where it was changed.
+    """Writes the files beside the checkpoints in the first process, if missing or changed; returns a line on a change.
 
     Raises:
-        InputError: what is written anew is not what the checkpoint was saved with either.
+        InputError: the new files differ, too, from those that the checkpoint was saved with.
     """
     record = newest.record if newest else {}
     if jax.process_index() > 0:
@@ -202,18 +202,18 @@ def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
         return []
     run.task.save_assets(workdir)
     if found := changed_file(workdir, record):
-        raise InputError(f'{workdir} is damaged: {found}, nor is what the data give now; bring the old file back')
+        raise InputError(f'{workdir} is damaged: {found}, and the data no longer give the old file; bring it back')
     return [f'{workdir}: {changed}; it is written anew'] if changed else []
 
 
 def unsaved_note(workdir: Path) -> list[str]:
-    """A line where a run begins anew in a workdir in which one has ended before its first checkpoint; else none."""
+    """A line if the run before ended before its first checkpoint, so that this one begins anew; else none."""
     last = last_line(workdir)
     return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
 
 
 def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
-    """Lines on metrics of steps before the checkpoint that cannot be read, were lost or were changed; else none."""
+    """Lines on metrics before the checkpoint that are unreadable, lost or changed; [] if all are as written."""
     record = newest.record if newest else {}
     before, digest = record.get(LINES, 0), record.get(LINES_HASH)
     notes = dropped_note(log.workdir, log.dropped)
@@ -231,7 +231,7 @@ def saved_interval(newest: Saved | None) -> Interval:
 
 
 LINES = 'metrics_lines'  # of the record of a checkpoint: how many lines metrics.jsonl had
-LINES_HASH = 'metrics_sha256'  # likewise: the SHA-256 of these
+LINES_HASH = 'metrics_sha256'  # of the record: the SHA-256 of these lines
 
 
 class Trainer:

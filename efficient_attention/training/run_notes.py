@@ -51,7 +51,7 @@ def pruning_note(config: RunConfig) -> list[str]:
 
 
 def movement_note(config: RunConfig) -> list[str]:
-    """A line where movement prunes so much in a step that models have ended at one answer for all rows."""
+    """A line if movement pruning is so fast that models have ended at one answer for all rows; else none."""
     prune, steps = config.prune, config.train.steps
     if prune.method != 'movement' or WEIGHT not in (prune.attention, prune.feed_forward):
         return []

@@ -35,7 +35,7 @@ def check_student(config: RunConfig) -> None:
 
 
 def check_vocabularies(config: RunConfig) -> None:
-    """Raises InputError where the teacher, or one of them, has other pieces than a model that the student begins as."""
+    """Raises InputError unless the teachers and the checkpoint that the student starts from share one vocabulary."""
     start = config.train.start_from
     begins = {Path(start): 'train.start_from'} if start and not config.train.start_random else {}
     check_combinable({Path(folder): FIELD for folder in config.distill.teachers} | begins)

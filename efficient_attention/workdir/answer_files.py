@@ -1,7 +1,7 @@
-"""What a run's answers depend on beside its parameters: config.json, and the files of its tokenizer or vocabulary.
+"""The files that decide a run's answers besides its parameters: config.json, and its tokenizer or vocabulary.
 
-The record of each checkpoint lies under its seal. It has the config, in its fingerprint, and the SHA-256 of the other
-files. Whoever reads parameters compares both. Checkpoints from before that have no hashes, and nothing is compared.
+The seal of a checkpoint covers its record. The record has the config, in its fingerprint, and the SHA-256 of the other
+files. Both are compared before parameters are read. Older checkpoints have no hashes; for them no file is compared.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from efficient_attention.workdir.fingerprint import compare_fingerprints
 NAMES = (TOKENIZER, TARGET_TOKENIZER, CHARACTERS, WORDS)
 FILES = 'files'  # of a record: {name: SHA-256}
 FINGERPRINT = 'fingerprint'  # of a record
-# Where data lie, of which an answer to a new input does not depend; `eval.py` compares these, too.
+# Paths of data, on which answers to new inputs do not depend; `eval.py` compares them, too.
 PLACES = tuple(
     f'config.{name}'
     for name in (
@@ -62,7 +62,7 @@ def check_answers(workdir: Path, config: RunConfig, step: int, record: Mapping[s
     """Compares a workdir's files and its config with what a checkpoint was saved with.
 
     Raises:
-        InputError: one differs in a way on which answers depend; names the file, and of the config the field.
+        InputError: a difference may change answers; names the file, or the field of the config.
     """
     if changed := changed_file(workdir, record):
         advice = f'bring the file of step {step} back, or repeat the training command, which writes it anew'

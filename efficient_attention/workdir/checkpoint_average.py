@@ -70,7 +70,7 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
         try:
             return mean_of(reader, abstract, steps)
         except InputError:
-            if set(steps) <= set(first_says(reader.written_steps)):  # else a trainer removed one meanwhile
+            if set(steps) <= set(first_says(reader.written_steps)):  # else a trainer has removed one: try again
                 raise
     return mean_of(reader, abstract, first_says(lambda: last_steps(reader, count)))
 

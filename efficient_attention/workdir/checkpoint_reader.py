@@ -103,7 +103,7 @@ class CheckpointReader:
         return steps
 
     def check_not_lost(self) -> None:
-        """Raises InputError where no step is written, though the run has saved one: it is not to begin anew."""
+        """Raises InputError if the run has saved a checkpoint and none is there: the run must not begin anew."""
         if line := self._lost_line():
             raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
 
@@ -116,7 +116,7 @@ class CheckpointReader:
     def damage(self, step: int) -> str:
         """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals.
 
-        A step that is a link is damaged: what it leads to may be anywhere, and may change.
+        A step that is a link counts as damaged: its target may be anywhere, and may change.
         Each of several processes compares a share of the files, and all get the same answer.
         """
         folder, found = self.folder / str(step), ''
@@ -192,7 +192,7 @@ class CheckpointReader:
         return record.get('metrics') or finite
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The evaluations of the run until its newest checkpoint; of its metrics where it has no checkpoint."""
+        """The evaluations of the run up to its newest checkpoint; from metrics.jsonl if it has no checkpoint."""
         step = self.latest_step()
         if step is None:
             return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]

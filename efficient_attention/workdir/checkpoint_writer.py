@@ -134,7 +134,7 @@ class Checkpoints:
         return is_sealed(self.reader.folder / str(step))
 
     def score(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes down the metrics of a saved step that was evaluated after its save; removes what was the best.
+        """Writes the metrics of a saved step that was evaluated after its save; removes a best step that it replaces.
 
         Raises:
             RunError, InputError: they cannot be written.
@@ -229,7 +229,7 @@ class Checkpoints:
         self.remove_superseded()
 
     def _note_saved(self, step: int) -> None:
-        """Notes beside the checkpoints that a step is saved. Without the note the step counts all the same."""
+        """Notes beside the checkpoints that a step is saved. If the note cannot be written, the step still counts."""
         try:
             if jax.process_index() == 0:
                 note_saved(self.reader.folder.parent, step)

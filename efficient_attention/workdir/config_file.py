@@ -18,7 +18,7 @@ from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
-# Its checkpoints have the config too, with which the one of the command is compared.
+# This is safe: the config of the command is compared with the config in the checkpoints.
 REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
 SMALL = 'efficient_attention'  # the `model_type` that interop/small_folder.py writes
 READERS = 'such folders are read by scripts/predict.py, from text to text by scripts/translate.py'

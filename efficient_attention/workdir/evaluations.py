@@ -1,7 +1,7 @@
 """The evaluations of a run, as its checkpoints have them: for early stopping, and to find the best one.
 
-The record of a checkpoint has every evaluation until its save. The evaluation of a step that a stop signal has cut is
-made up for when the run goes on: its metrics then lie in a file beside the step, with their own SHA-256.
+The record of a checkpoint has every evaluation until its save. If a stop signal cuts an evaluation, the run repeats it
+when it goes on. The metrics of this evaluation are in a file beside the step, with their own SHA-256.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from efficient_attention.workdir.metrics import checked_line, line_of, read_metr
 
 EVALUATIONS = 'evaluations'  # of a record: lines as metrics.jsonl has them
 HELD_OUT = 'held_out'
-LATER = '.metrics.json'  # how the name of a file ends that has the metrics of the step before it
+LATER = '.metrics.json'  # <step>.metrics.json has the metrics of the step
 
 
 def write_later(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -43,7 +43,7 @@ def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> l
     Args:
         folder: of the checkpoints.
         step: of the checkpoint.
-        record: its record; one from before it had evaluations leaves them to metrics.jsonl.
+        record: its record; if it is older and has no evaluations, metrics.jsonl is read.
 
     Raises:
         InputError: the record has something else in their place.
@@ -68,7 +68,7 @@ def best_of(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, 
         value = score_of(line, config.best_metric)
         return -math.inf if value is None or math.isnan(value) else sign * value
 
-    # Of equals the newest, as the checkpoint that is kept for it.
+    # The newest of equal evaluations, since its checkpoint is kept.
     best = max(reversed(lines), key=rank) if config.best_metric else lines[-1]
     return {name: value for name, value in best.items() if name != 'split'}
 

@@ -26,8 +26,8 @@ SIGNS = {
     SEEDS: (SEEDS_SUMMARY, f'seed_*/{CONFIG}'),
     RUN: (CONFIG,),
 }
-# What may lie in a folder that nothing has been trained in: what a run leaves that ends before its config.json, and
-# what is there before any run: logs that a shell writes, hidden files, what a new disk has.
+# Files that may be in a folder without a trained run: RUN_NAMES from a run that ended before its config.json, and
+# ANY_NAMES from before any run: logs that a shell writes, hidden files, the folder of a new disk.
 RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
@@ -49,7 +49,7 @@ def check_kind(workdir: Path, wanted: str) -> None:
 
 
 def foreign_names(folder: Path, wanted: str) -> list[str]:
-    """What lies in a folder without a sign of training that no run has put there; folders count for a run alone."""
+    """The names in a folder that no run has put there; subfolders count only if `wanted` is RUN."""
     if not folder.is_dir():
         return []
     paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]

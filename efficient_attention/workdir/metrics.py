@@ -192,20 +192,20 @@ def _parsed(text: bytes) -> Any:
 
 
 def dropped_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
-    """A line on the lines of `metrics.jsonl` that are left out; none where all can be read."""
+    """A message on the lines of `metrics.jsonl` that are left out; none if all can be read."""
     more = f', and {len(dropped) - 1} more' if len(dropped) > 1 else ''
     return [f'{workdir / FILE_NAME}: what cannot be used is left out: {dropped[0]}{more}'] if dropped else []
 
 
 def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expected: str) -> list[str]:
-    """A line where lines of the metrics are not those of which `expected` is the SHA-256; none where they are."""
+    """A line if the SHA-256 of these lines of the metrics is not `expected`; else none."""
     if hashlib.sha256(''.join(map(_line, lines)).encode()).hexdigest() == expected:
         return []
     return [f'{workdir / FILE_NAME}: its first {len(lines)} lines are not what the run wrote; it goes on without them']
 
 
 def checked_line(found: Any) -> dict[str, Any]:
-    """A line of metrics as JSON gives it, its words for numbers that are not finite turned back; raises ValueError."""
+    """Checks a parsed line of metrics and turns words such as 'nan' back into numbers; raises ValueError."""
     if not (isinstance(found, dict) and {'step', 'split'} <= found.keys()):
         raise ValueError('not a JSON object with step and split')
     step, split = found['step'], found['split']
@@ -222,7 +222,7 @@ def checked_line(found: Any) -> dict[str, Any]:
 
 
 def line_of(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of metrics as JSON writes it, each number a Python number, or a word where it is not finite."""
+    """A line of metrics for JSON: Python numbers, and words such as 'nan' for numbers that are not finite."""
     numbers = {name: _number(value) for name, value in metrics.items()}
     return shown({'step': step, 'split': split, **numbers})
 

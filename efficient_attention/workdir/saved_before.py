@@ -45,12 +45,12 @@ def lost_line(workdir: Path, folder: Path) -> str:
 
 
 def last_line(workdir: Path) -> int:
-    """The last step of which the metrics tell; 0 = none."""
+    """The last step in metrics.jsonl; 0 = none."""
     return max((line['step'] for line in read_metrics(workdir)), default=0)
 
 
 def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
-    """Whether a run has gone through a whole save: each one waits for the one before it.
+    """Whether a run has certainly completed a save. A new save begins only after the one before it is complete.
 
     Args:
         workdir: of the run.
@@ -63,5 +63,5 @@ def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
     except InputError:
         return False
     step = every if step is None else step
-    next_due = (step // every + 1) * every  # at this step itself, a line is written before the save
+    next_due = (step // every + 1) * every  # the line of this step is written before its save begins
     return step > every or last_line(workdir) > next_due

@@ -35,10 +35,10 @@ def verify_checkpoints(workdir: Path) -> None:
 
 
 def _changed_beside(reader: CheckpointReader, step: int) -> str:
-    """What differs beside the checkpoints from what a step was saved with, in a few words; '' where nothing does."""
+    """How a file beside the checkpoints differs from when a step was saved, in a few words; '' if none differs."""
     try:
         return changed_file(reader.folder.parent, reader.record(step))
-    except InputError:  # it is removed meanwhile, or cannot be read, which its seal tells
+    except InputError:  # the step was removed meanwhile, or its record is unreadable: then its seal shows it
         return ''
 
 

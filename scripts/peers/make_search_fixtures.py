@@ -1,9 +1,9 @@
-"""Records what transformers' `generate` makes by the settings of a search that change which tokens may follow.
+"""Records the tokens of transformers' `generate` under settings that change which tokens may follow.
 
 Run by hand where transformers is installed: .venv-peers/bin/python scripts/peers/make_search_fixtures.py. The models
-are those of make_text_to_text_fixtures.py. For each of some searches `tests/interop/searches.json` then has the model,
-the sources, the settings by transformers' names, and the tokens behind the start symbol, up to the first end. Settings
-are drawn, of tokens that the model writes without them, until every one of a search changes its tokens.
+are those of make_text_to_text_fixtures.py. `tests/interop/searches.json` then has for each search the model,
+the sources, the settings by transformers' names, and the tokens after the start symbol, up to the first end. Settings
+use tokens that the model writes without them. They are drawn again until each setting of a search changes its tokens.
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
@@ -60,7 +60,7 @@ def search_of(model: Any, name: str, beams: int, draw: random.Random) -> dict[st
 
 
 def sources_of(config: Any, draw: random.Random) -> list[list[int]]:
-    """Sources of few words, so that texts repeat some, as a tokenizer gives them."""
+    """Sources as a tokenizer gives them, of few different words, so that texts repeat some."""
     words = draw.sample(range(4, 58), 5)
     begin = [config.bos_token_id] if config.model_type == 'bart' else []
     rows = [begin + draw.choices(words, k=length - len(begin) - 1) for length in LENGTHS]
@@ -68,7 +68,7 @@ def sources_of(config: Any, draw: random.Random) -> list[list[int]]:
 
 
 def drawn(plain: list[list[int]], model: Any, beams: int, draw: random.Random) -> Settings:
-    """Two to four settings, of tokens that stand in texts made without them."""
+    """Two to four settings; their tokens are from texts that were made without settings."""
     text = draw.choice([row for row in plain if len(row) > 3] or [[5, 6, 7, 8]])
     place = draw.randrange(len(text) - 2)
     words = [[text[place]], text[place : place + 2], text[place : place + 3]]
@@ -90,7 +90,7 @@ def drawn(plain: list[list[int]], model: Any, beams: int, draw: random.Random) -
 
 
 def tokens_of(model: Any, sources: list[list[int]], settings: Settings) -> list[list[int]]:
-    """The tokens behind the start symbol of each source, up to the first end, without it."""
+    """The tokens made for each source, between the start symbol and the first end."""
     length, pad = max(map(len, sources)), model.config.pad_token_id
     ids = torch.tensor([row + [pad] * (length - len(row)) for row in sources])
     mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in sources])

@@ -46,7 +46,7 @@ def test_drawing_needs_one_beam_and_an_option_for_beams_replaces_it():
 @pytest.mark.parametrize(
     'given, said',
     [
-        ({'temperature': 0.5}, 'temperature is 0.5; it is read where do_sample is True alone'),
+        ({'temperature': 0.5}, 'temperature is 0.5; it is read only if do_sample is True'),
         ({'beams': 'x'}, "beams is 'x'; it must be a whole number"),
         ({'do_sample': 1}, 'do_sample is 1; it must be True or False'),
         ({'bad_words_ids': [3]}, 'bad_words_ids has 3; it must be a list of ids'),

@@ -68,7 +68,7 @@ def _forward(power: int, z: Rows) -> tuple[Rows, Rows]:
 def _backward(power: int, weights: Rows, gradient: Rows) -> tuple[Rows]:
     """The Jacobian is diag(s) - s s^T / sum s with s = p^(2 - alpha) on the support.
 
-    No power is taken of a weight of zero: the slope there, which second derivatives multiply by zero, is infinite.
+    Powers of zero weights are not computed: their slope is infinite, and second derivatives would multiply it by zero.
     """
     has_weight = weights > 0.0
     s = jnp.where(has_weight, jnp.where(has_weight, weights, 1.0) ** (1.0 - 1.0 / power), 0.0)

@@ -100,9 +100,9 @@ def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -
 
 
 def without_zeros(denominator_BGhC: Float[Array, 'B G h C']) -> tuple[Bool[Array, 'B G h C'], Float[Array, 'B G h C']]:
-    """Which queries have a key, and the denominators with 1 for all others.
+    """Whether each query has a key, and its denominator, or 1 if it has none.
 
-    A quotient by zero is replaced in every result, but second derivatives would multiply its infinite slope by zero.
+    Callers replace the results of such queries. Without the 1, second derivatives would multiply infinity by zero.
     """
     has_key_BGhC = denominator_BGhC > SMALLEST_DENOMINATOR
     return has_key_BGhC, jnp.where(has_key_BGhC, denominator_BGhC, 1.0)

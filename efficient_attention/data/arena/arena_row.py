@@ -35,23 +35,23 @@ class ArenaSet(abc.ABC):
     vocabulary: ClassVar[str]  # of data/tokenizers/fixed.py
     texts: ClassVar[int] = 1  # of a row
     is_read: ClassVar[bool] = False  # from files of the original
-    rules: ClassVar[int] = 2  # of its generator or reader; a change of them is other rows
+    rules: ClassVar[int] = 2  # version of its generator or reader; another version makes other rows
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, by number."""
         return BINARY
 
-    def digest(self, split: str) -> str:  # noqa: ARG002  what is generated follows from its text
-        """What identifies the content that is read, beside the text; '' where nothing is.
+    def digest(self, split: str) -> str:  # noqa: ARG002  `text` identifies generated rows
+        """A hash of the files that are read; '' if the set reads no files.
 
         Raises:
             InputError: what is to be read is missing.
         """
         return ''
 
-    def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most contents tell of which class they are
-        """How many files each class has, where folders tell of which one a file is; raises InputError as `digest`."""
+    def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most sets have no class folders
+        """The number of files per class, if folders name the classes; else {}. Raises InputError as `digest`."""
         return {}
 
     @abc.abstractmethod

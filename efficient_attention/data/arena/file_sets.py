@@ -141,7 +141,7 @@ class Pictures(FileSet):
     vocabulary = 'grey'
 
     def digest(self, split: str) -> str:
-        """See `ArenaSet`; of the lists, which hold the labels, and of the split's pictures."""
+        """See `ArenaSet`; hashes the lists, which hold the labels, and the split's pictures."""
         pictures = [picture.path for picture in pictures_of(self.folder, split)]
         return digest_files([*picture_lists(self.folder), *pictures])
 

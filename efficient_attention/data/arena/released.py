@@ -22,7 +22,7 @@ TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_tes
 PARENTHESES = str.maketrans('()', '  ')  # round an operator and each of its arguments; no model sees them
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
 TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # of the pictures in the order of their lists
-FIELDS = 4  # of a line of a list that are read: folder, file, number, label
+FIELDS = 4  # fields of a line that are read: folder, file, number, label
 
 
 class Picture(NamedTuple):
@@ -69,7 +69,7 @@ def picture_lists(folder: Path) -> tuple[Path, ...]:
 
 
 def pictures_of(folder: Path, split: str) -> list[Picture]:
-    """The pictures of a split: of all in the order of the lists the first eight tenths train, the next tenth is dev.
+    """The pictures of a split. In the order of the lists, 80 % are train, the next 10 % dev, the last 10 % test.
 
     Raises:
         InputError: there is no list, or a line of one is not as released; names file and line.
@@ -80,7 +80,7 @@ def pictures_of(folder: Path, split: str) -> list[Picture]:
 
 
 def picture_rows(pictures: Sequence[Picture]) -> Iterator[ArenaRow]:
-    """The grey values of each picture row by row, 0 to 255, and its label; empty files are left out, as there.
+    """The grey values of each picture row by row, 0 to 255, and its label; empty files are left out.
 
     Raises:
         InputError: a picture is missing, cannot be read, or has another size than the first one.

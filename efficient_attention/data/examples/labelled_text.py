@@ -27,7 +27,7 @@ from efficient_attention.errors import InputError
 
 WHOLE = re.compile(r'-?\d{1,18}')
 LARGEST = float(np.finfo(np.float32).max)  # of a number to predict
-ZEROS = re.compile(r'(?<=\d)\.0*\Z')  # behind a whole number
+ZEROS = re.compile(r'(?<=\d)\.0*\Z')  # the '.0' of a whole number
 ARENA = 'arena'  # the format whose files are sets of rows
 
 

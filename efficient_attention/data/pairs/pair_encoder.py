@@ -74,13 +74,13 @@ class SideEncoder:
 
     @functools.cached_property
     def reader(self) -> Tokenizer:
-        """What reads texts: '</s>' in a text is text; the mask, sentinels and other added tokens stay whole."""
+        """Encodes texts: '</s>' in a text is text; the mask, sentinels and other added tokens stay whole."""
         mask = role_names(self.tokenizer).get('mask')
         return reader_of(self.tokenizer, () if mask is None else (mask,))
 
     @property
     def pieces(self) -> Tokenizer:
-        """What cuts texts into pieces, whose ids `tokenizer` has."""
+        """The tokenizer that cuts texts into pieces; `tokenizer` has the ids of these pieces."""
         return self.reader if self.marian is None else self.marian.pieces
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:

@@ -17,8 +17,8 @@ from efficient_attention.errors import InputError
 MOST_BYTES = 2**31  # of a file that is read as one text
 MOST_OF_A_LINE = 2**28  # bytes; text8, one line, has 10^8
 PIECE = 2**20  # bytes that are read at a time, so that a limit is met before a whole line or file is in memory
-# A packed file may hold so many bytes, or so many times its size. Text is packed to a third or a tenth of its size, its
-# most repetitive kinds to a fiftieth; a file of megabytes that holds gigabytes of one letter to a thousandth.
+# Limits of a packed file: it may unpack to ROOM bytes or MOST_RATIO times its size. Text shrinks to a third or a tenth,
+# very repetitive text to a fiftieth. Gigabytes of one letter shrink to a thousandth, and are refused.
 ROOM, MOST_RATIO = 2**26, 100
 Read = TypeVar('Read')
 PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # by the end of a file's name
@@ -109,7 +109,7 @@ def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
 
 
 class _Unpacked:
-    """A packed file, of which no more is read than a file of its size may hold."""
+    """A packed file; reading it beyond the limit for its size raises InputError."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, PACKED[path.suffix](path)
@@ -120,7 +120,7 @@ class _Unpacked:
         return self._counted(self._file.read(size))
 
     def readline(self, size: int) -> bytes:
-        """As `read`, to the end of a line at most."""
+        """Like `read`, but stops at the end of a line."""
         return self._counted(self._file.readline(size))
 
     def _counted(self, data: bytes) -> bytes:

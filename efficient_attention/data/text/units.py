@@ -221,7 +221,7 @@ class TokenizerPieces(Units):
         return np.fromiter(itertools.chain.from_iterable(encoding.ids for encoding in encodings), np.uint32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """As the tokenizer does, without structural tokens; tokens that an author added are text."""
+        """The text of ids: the tokenizer's, without structural tokens, and with tokens that an author added."""
         left_out = {*self.unwritten, *self.separator.tolist()}
         return self.tokenizer.decode([id for id in ids.tolist() if id not in left_out], skip_special_tokens=False)
 

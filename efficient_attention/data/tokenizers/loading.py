@@ -66,7 +66,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
 
 
 def sentinels_beside(path: Path) -> int:
-    """T5's sentinels behind the pieces of a model, by the tokenizer_config.json beside it: mT5's has none."""
+    """How many T5 sentinels follow a model's pieces, as the tokenizer_config.json beside it says (mT5: 0)."""
     count = settings_of(path.parent).get('extra_ids', SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         raise InputError(

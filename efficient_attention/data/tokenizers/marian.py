@@ -15,7 +15,7 @@ from efficient_attention.errors import InputError
 
 SOURCE, TARGET, VOCABULARY = FILES = ('source.spm', 'target.spm', 'vocab.json')
 END, UNKNOWN, PAD = SPECIALS = ('</s>', '<unk>', '<pad>')
-CODE_BEGIN, CODE_END = '>>', '<<'  # around the language that a text of a model of several begins with
+CODE_BEGIN, CODE_END = '>>', '<<'  # around the language code of a text; models with several languages have one
 
 
 def is_marian(path: Path) -> bool:
@@ -50,7 +50,7 @@ def marian_vocabulary(folder: Path) -> Tokenizer:
 
 
 def check_settings(folder: Path, pieces: Mapping[str, int]) -> None:
-    """Raises InputError where the settings beside vocab.json say of ids that are not read."""
+    """Raises InputError if the settings beside vocab.json name ids that are not read here."""
     settings = settings_of(folder)
     if settings.get('separate_vocabs'):
         raise InputError(f'{folder / SETTINGS}: separate_vocabs is True; read here: one vocabulary of both sides')

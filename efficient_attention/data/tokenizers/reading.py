@@ -26,7 +26,7 @@ def reader_of(tokenizer: Tokenizer, symbols: Collection[str] = ()) -> Tokenizer:
     """
     content = json.loads(tokenizer.to_str())
     model, hidden = content['model'], structural_tokens(tokenizer) - set(symbols)
-    unknown = model.get('unk_token')  # a word that is spelt so is unknown in any case
+    unknown = model.get('unk_token')  # keeps its name: typed in a text, it gives the unknown id anyway
     names = {name: f'{HIDDEN}{name}{HIDDEN}' for name in hidden if name != unknown or name not in model['vocab']}
     content['added_tokens'] = [
         token | {'content': names.get(token['content'], token['content'])}

@@ -17,7 +17,7 @@ from efficient_attention.errors import InputError
 
 UNIGRAM, BPE = 1, 2  # trainer_spec.model_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
-UNMATCHED = '\U000f0000'  # begins names that stand in no text
+UNMATCHED = '\U000f0000'  # prefix of piece names that no text contains
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
@@ -39,7 +39,7 @@ def read_sentencepiece(
         name: the file, for messages.
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
         is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
-        added: tokens behind the pieces of the model, or behind T5's sentinels; other new ones stand behind them.
+        added: tokens whose ids follow those of the pieces, or of T5's sentinels; missing special tokens come last.
         sentinels: how many of T5's there are.
 
     Raises:
@@ -58,7 +58,7 @@ def read_sentencepiece(
     scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
     if removes_spaces:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-    else:  # Metaspace would take a space at the start of a text for its own mark
+    else:  # Metaspace would mistake a space at the start of a text for its own mark
         steps += [normalizers.Prepend('▁')] if has_prefix else []
         steps.append(normalizers.Replace(' ', '▁'))
         if split:
@@ -140,10 +140,10 @@ def _roles_in(known: set[str]) -> dict[str, str]:
 
 
 def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
-    """The added tokens with the space before them, which would be a piece of its own where a model removes spaces.
+    """The added tokens, so set that no space before them becomes a piece.
 
-    Where it keeps them, its mark of a text's start would become part of a normalized token.
-    """
+    If the model removes spaces, a token includes the space before it. If not, tokens are not normalized: the mark that
+    the model puts at the start of a text would become part of them."""
     is_spaced = bool(model.normalizer_spec.remove_extra_whitespaces)
     found = []
     for one in added:
@@ -155,9 +155,9 @@ def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
 
 
 def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added], sentinels: int) -> Tokenizer:
-    """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning.
+    """The tokenizer of T5: sentinels follow the pieces, the last one first; a text ends with '</s>' and has no start.
 
-    Sentinels among the added tokens, or mT5's among the pieces, are all that there are.
+    If the added tokens or the pieces (mT5) have sentinels, no others are added.
     """
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     roles = _roles_in({piece.piece for piece in model.pieces})
@@ -187,7 +187,7 @@ def _with_roles(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokeniz
 def plain_pieces(data: bytes, name: str) -> Tokenizer:
     """A tokenizer that gives the pieces of a SentencePiece unigram model as texts, and no special token.
 
-    What no piece covers is a token of its own text. Ids mean nothing: a vocabulary apart has those of the pieces.
+    Text that no piece covers becomes a token. The ids have no meaning: a separate vocabulary has the ids of the pieces.
 
     Raises:
         InputError: not such a model, or one that keeps repeated spaces.
@@ -196,7 +196,7 @@ def plain_pieces(data: bytes, name: str) -> Tokenizer:
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
         raise InputError(f'tokenizer {name}: read here are unigram models that make one space of several')
-    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece finds none of these in a text
+    unread = (UNKNOWN, CONTROL, UNUSED)  # types of pieces that SentencePiece never finds in a text
     pieces = [
         (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))
         for id, piece in enumerate(model.pieces)

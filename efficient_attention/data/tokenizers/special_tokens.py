@@ -46,8 +46,8 @@ def with_sentinels(tokenizer: Tokenizer, count: int) -> Tokenizer:
 def role_names(tokenizer: Tokenizer) -> dict[str, str]:
     """The token of each role of `ROLES` that the tokenizer has.
 
-    A checkpoint's author may have added a second name, such as '<sep>' to T5, whose texts end with '</s>'. A name that
-    the tokenizer itself puts around texts comes first, then one of the vocabulary before anything was added to it.
+    A checkpoint's author may have added a second name, such as '<sep>' to T5, whose texts end with '</s>'. Names
+    that the tokenizer itself puts around texts come first, then names of the original vocabulary, then added names.
     """
     every, own, framing = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False), framing_tokens(tokenizer)
     found = {role: [name for name in names if name in every] for role, names in ROLES.items()}
@@ -67,7 +67,7 @@ def framing_tokens(tokenizer: Tokenizer) -> set[str]:
 def structural_tokens(tokenizer: Tokenizer) -> set[str]:
     """The tokens that stand for no text: those of the roles, those that frame texts, starts and ends of a text.
 
-    A name of `ROLES` that a checkpoint's author added beside the token of that role is none of them.
+    If a role has a token, a second name of that role that a checkpoint's author added is not structural.
     """
     every, own = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False)
     named = {name for names in ROLES.values() for name in names if name in own}

@@ -14,10 +14,10 @@ UNTYPED = '_'  # the type of entities without one
 
 
 def scheme_of(labels: Sequence[str]) -> re.Pattern[str] | None:
-    """How these labels write entities, `FIRST` or `BEHIND`; None where they write none.
+    """The pattern by which these labels mark entities, `FIRST` or `BEHIND`; None if they mark none.
 
-    All labels besides O are of one form, and letters without types have B or I among them; or some labels begin with
-    'B-' or 'I-', and then the others stand for O.
+    If a label begins with 'B-' or 'I-', labels of other forms count as O. Otherwise all labels besides O must have one
+    form, and if some have no types, B or I must be among them.
     """
     tags = [label for label in labels if label != 'O']
     if any(tag.startswith(('B-', 'I-')) for tag in tags):

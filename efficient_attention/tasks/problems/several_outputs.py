@@ -29,7 +29,7 @@ class SeveralOutputs(OneLabelProblem[dict[str, float] | None]):
         self.metric_names: frozenset[str] = frozenset()
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """Raises InputError: no file has several labels for a row."""
+        """Always raises InputError: no file can give a row several labels."""
         raise InputError(
             f'{example.where}: field {self.config.label!r} is {example.label!r}; the model gives a row several numbers '
             'or labels, which are not scored: leave the column out'
