@@ -256,7 +256,7 @@ BAD_COMMANDS = {  # arguments: the line that they give
     'eval.py --model={0}/run --average=5': 'the mean of 5 checkpoints needs as many; {0}/run/checkpoints keeps 1 (0): '
     'train with checkpoint.keep of at least 5',
     'eval.py --workdir={0}/run --average=1 --checkpoint=0': '--average takes the mean of the last checkpoints, and',
-    'eval.py --workdir={0}/run --model={0}': 'flag --workdir={0}: already defined as {0}/run',
+    'eval.py --workdir={0}/run --model={0}': '--model and --workdir name one folder: {0}/run or {0}',
     'scripts/fill_mask.py --workdir={0}/run --average=2 [MASK]': 'the mean of 2 checkpoints needs as many; {0}/run/',
     'scripts/fill_mask.py --model={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
     'scripts/fill_mask.py --model={0}/run dog': "no [MASK] in the text 'dog'",

@@ -4,6 +4,10 @@ import re
 
 KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '  # of an error that a config file raises about its argument
 SAID: tuple[tuple[str, str], ...] = (  # what is said -> in plain words
+    (
+        r'(?:flag )?--(?:model|workdir)=(.*): already defined as (.*)',
+        r'--model and --workdir name one folder: \2 or \1',
+    ),
     (r"invalid literal for int\(\) with base \d+: ''", 'the value is missing; it must be a whole number'),
     (r'invalid literal for int\(\) with base \d+: (.*)', r'\1 is not a whole number'),
     (r"could not convert string to float: ''", 'the value is missing; it must be a number'),

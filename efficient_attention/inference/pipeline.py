@@ -19,11 +19,12 @@ from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.items import check_text, for_each
 from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
+from efficient_attention.inference.search_options import say
 from efficient_attention.inference.text_generation_pipeline import TextGenerationPipeline
 from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.config_in import default_labels
-from efficient_attention.interop.generation_config import task_prefixes
+from efficient_attention.interop.generation_config import task_prefixes, task_settings
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
@@ -102,6 +103,7 @@ def make_pipeline(
     if is_text_to_text:
         if options.get('prefix') is None:
             options['prefix'] = task_prefixes(pretrained.extra).get(task)
+        say(path, f'settings of {task} in its config.json that are not used', task_settings(pretrained.extra, task))
         return TextToTextPipeline(pretrained, path, batch_size=batch_size, length=length, **options)
     check_encoder(path, pretrained)
     if pretrained.tokenizer is None:

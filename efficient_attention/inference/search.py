@@ -47,7 +47,7 @@ class Rules:
             raise InputError(f'bad_words_ids is {words!r}; it must be a list of lists of ids, such as [[5, 6], [7]]')
         # Tuples can be hashed, as a key of compiled programs must be.
         words = tuple(ids_in('bad_words_ids', word) for word in words)
-        require(all(words), 'bad_words_ids', list(words), 'lists of at least one id')
+        require(all(words), 'bad_words_ids', self.bad_words_ids, 'lists of at least one id')
         object.__setattr__(self, 'bad_words_ids', words)
         for name in ('suppress_tokens', 'begin_suppress_tokens'):
             object.__setattr__(self, name, ids_in(name, getattr(self, name)))

@@ -76,7 +76,7 @@ class Translator:
         self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
         self.decoding = decoding or Decoding()
         self.cut_sources = 0  # so far, of more tokens than a source may have
-        self.unknown = UnknownTokens(encoder.source.pieces, encoder.source.tokenizer)
+        self.unknown = UnknownTokens(encoder.source.parts, encoder.source.tokenizer)
         self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
         self.unwritten = structural_ids(encoder.target.tokenizer)  # sentinels say which span the pieces behind fill
 

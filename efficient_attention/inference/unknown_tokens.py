@@ -1,6 +1,6 @@
 """Sources of a search whose words a tokenizer does not know: how many tokens, and which words they were."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -14,12 +14,12 @@ class UnknownTokens:
     """Counts the unknown tokens of texts; always 0 if the tokenizer has no unknown token.
 
     Args:
-        reader: cuts a text into pieces.
-        vocabulary: has the ids of the pieces; the same tokenizer, except for a released Marian.
+        parts: the pieces of a text, each with the part of the text that it stands for.
+        vocabulary: has the ids of the pieces.
     """
 
-    def __init__(self, reader: Tokenizer, vocabulary: Tokenizer) -> None:
-        self.reader, self.vocabulary = reader, vocabulary
+    def __init__(self, parts: Callable[[str], list[tuple[str, str]]], vocabulary: Tokenizer) -> None:
+        self.parts, self.vocabulary = parts, vocabulary
         name = role_names(vocabulary).get('unknown')
         self.id = None if name is None else vocabulary.token_to_id(name)
         self.count = self.total = 0
@@ -36,10 +36,9 @@ class UnknownTokens:
 
     def name(self, text: str) -> None:
         """Keeps the unknown words of a text, until there are `NAMED` words."""
-        encoding = self.reader.encode(text, add_special_tokens=False)
-        for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
+        for piece, part in self.parts(text):
             if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:
-                self.words[text[start:end].strip()] = None
+                self.words[part.strip()] = None
 
     def take(self) -> str:
         """A line about the texts since the last call; '' where no token was unknown."""

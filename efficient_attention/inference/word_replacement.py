@@ -3,7 +3,7 @@
 Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. A word of one piece gets what a masked model finds
 most probable in its place, where it reads the text with the word masked and then the whole text; a word of several
 pieces gets its nearest neighbours among vectors (word_vectors.py). Words that hold more than letters and function
-words stay.
+words stay; so do markers such as '[E1]' and '<hl>'.
 """
 
 import re
@@ -20,6 +20,7 @@ from efficient_attention.inference.word_vectors import TokenTable, WordVectors, 
 
 # A run of letters that no apostrophe joins to others: of "don't" and "n't" nothing may be replaced.
 WHOLE_WORD = re.compile(r"(?<![^\W\d_])(?<!\w['’])[^\W\d_]+(?![^\W\d_])(?!['’]\w)")
+MARKER = re.compile(r'\[[^\s\[\]]+\]|<[^\s<>]+>')  # '[E1]' or '<hl>': a token that marks something, not a word
 ROWS, STEP = 64, 16  # rows that a model reads at a time, and what their lengths are rounded up to
 FUNCTION_WORDS = frozenset(
     'a about above after again against all am an and any are as at be because been before being below between '
@@ -64,9 +65,11 @@ class WordReplacer:
         found: list[list[Word]] = [[] for _ in texts]
         asked: list[tuple[int, int, str, list[int], int]] = []  # text, place, word, ids, where the mask is
         for number, text in enumerate(texts):
+            markers = [marker.span() for marker in MARKER.finditer(text)]
             for place, match in enumerate(WHOLE_WORD.finditer(text)):
                 word = match[0]
-                if word.lower() in FUNCTION_WORDS:
+                is_marker = any(start < match.start() < end for start, end in markers)
+                if is_marker or word.lower() in FUNCTION_WORDS:
                     continue
                 ids = self.reader.encode(f' {word}', add_special_tokens=False).ids
                 if len(ids) == 1 and ids[0] not in self.filler.vocabulary.special:

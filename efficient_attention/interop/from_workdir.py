@@ -75,7 +75,7 @@ def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = ''
     """
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
-    metrics = reader.record(None if isinstance(wanted, Average) else wanted).get('metrics', {})
+    metrics = reader.metrics(reader.step_of(None if isinstance(wanted, Average) else wanted))
     found = {name: value for name, value in metrics.items() if name.endswith(THRESHOLD)}
     if found and isinstance(wanted, Average):
         raise InputError(

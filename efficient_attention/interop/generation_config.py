@@ -56,6 +56,13 @@ def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
     return {name: prefix for name, prefix in prefixes.items() if isinstance(prefix, str)}
 
 
+def task_settings(extra: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """What a released model's config.json says of one of its tasks besides the prefix; transformers 5 ignores it."""
+    tasks = extra.get(TASKS)
+    settings = tasks.get(task) if isinstance(tasks, dict) else None
+    return {key: value for key, value in settings.items() if key != 'prefix'} if isinstance(settings, dict) else {}
+
+
 def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:
     """The ids with those that the checkpoint was trained with.
 

@@ -123,7 +123,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
     if 'task' in values:
         return _of_workdir(path, checkpoint)
     if checkpoint:
-        raise InputError(f'checkpoint is {checkpoint!r}; {path} is no workdir and has but one')
+        raise InputError(f'{path} has one set of parameters and no checkpoint {checkpoint!r}: it is no workdir')
     if is_small(values):
         check_tensor_files(path)
         return Pretrained(**small_fields(path, values))

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, one_line
 from efficient_attention.models.device_memory import check_host_fits
 
 LOG = logging.getLogger(__name__)
@@ -117,11 +117,12 @@ def shards_of(folder: Path) -> dict[str, Path]:
     if not path.is_file():
         return {}
     try:
-        names = read_json_file(path)['weight_map']
-        if not all(type(file) is str and Path(file).name == file for file in names.values()):
-            raise ValueError('a file name with a folder in it')
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise InputError(f'{path}: no index of shards ({type(error).__name__}: {error})') from None
+        index = read_json_file(path)
+    except (ValueError, OSError) as error:
+        raise InputError(f'{path}: no index of shards ({one_line(error)})') from None
+    names = index.get('weight_map') if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not all(type(file) is str and Path(file).name == file for file in names.values()):
+        raise InputError(f'{path}: no index of shards: weight_map must give each tensor the name of a file beside it')
     for file in sorted(set(names.values())):
         if not os.path.isfile(folder / file):  # Path.is_file raises where a name is too long
             raise InputError(f'{folder}: the shard {file} is missing')

@@ -28,7 +28,8 @@ NEUTRAL |= {'encoder_repetition_penalty': 1}
 # What older models have in config.json and this project does not serve.
 OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
 OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
-DEFAULT_MOST = 20  # the default `max_length` of transformers: a file with it sets no limit
+OLD_MOST = 20  # the default `max_length` of transformers
+BEAM_DEFAULTS = {'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}  # of transformers, where a file states only beams
 DEFAULT_TOP_K = 50  # of transformers, where tokens are drawn
 
 
@@ -52,6 +53,8 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
     values = generation or {key: value for key, value in extra.items() if key in SERVED | OLDER}
     stated = {key: value for key, value in values.items() if value is not None and key not in READ}
     options = {own: checked(key, stated[key], kind) for key, (own, kind) in SAME.items() if key in stated}
+    if options.get('beams', 1) > 1:
+        options = BEAM_DEFAULTS | options
     if 'alpha' in options:
         options['penalty'] = 'length'
     if 'early_stopping' in stated:
@@ -59,7 +62,9 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
         if not isinstance(stop, bool | str) or stop not in STOPS:
             raise InputError(f'early_stopping is {stop!r}; it must be true, false or "never"')
         options['stop'] = STOPS[stop]
-    options |= lengths(stated) | sampling(stated)
+    # Every config.json of older models states a `max_length` of 20, which nobody chose.
+    unset: set[str] = set() if generation or stated.get('max_length') != OLD_MOST else {'max_length'}
+    options |= lengths({key: value for key, value in stated.items() if key not in unset}) | sampling(stated)
     draws = stated.get('do_sample') is True
     others = {key: value for key, value in stated.items() if key not in SERVED and value not in NOTHING}
     unserved = {
@@ -76,7 +81,7 @@ def lengths(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The most and the fewest tokens. `max_length` and `min_length` count the start symbol, and ours do not."""
     whole = {key: checked(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
     most, found = whole.get('max_new_tokens'), dict[str, Any]()
-    if most is None and whole.get('max_length', DEFAULT_MOST) != DEFAULT_MOST:
+    if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
     if most is not None:
         found |= {'max_tokens': most, 'extra': most}  # whatever the source's length is

@@ -47,7 +47,7 @@ from efficient_attention.training.seeds import check_seeds, share_programs, spre
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.agreement import all_find
-from efficient_attention.workdir.checkpoint_reader import best_evaluation
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, best_evaluation
 from efficient_attention.workdir.environment import machine_of
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import read_metrics
@@ -256,9 +256,9 @@ def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
     """{'seed_0': {'step': [...], 'accuracy': [...], ...}}: the evaluations of each run of a cell, pilots too."""
     curves = {}
     for workdir in sorted(path.parent for path in folder.glob(f'*/{METRICS}')):
-        lines = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
+        lines = CheckpointReader(workdir).evaluations()
         names = [name for name in (lines[0] if lines else {}) if name != 'split']
-        curves[workdir.name] = {name: [line[name] for line in lines] for name in names}
+        curves[workdir.name] = {name: [line.get(name, math.nan) for line in lines] for name in names}
     return curves
 
 

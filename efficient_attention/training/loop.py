@@ -58,7 +58,7 @@ from efficient_attention.workdir.metrics import (
     shown,
 )
 from efficient_attention.workdir.report import write_report
-from efficient_attention.workdir.saved_before import last_line
+from efficient_attention.workdir.saved_before import gone_note, last_line
 
 
 def train(
@@ -107,7 +107,7 @@ def train(
         first = int(state.step)
         write_environment(workdir)
         stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
-        unsaved = [] if newest else unsaved_note(workdir)
+        unsaved = gone_note(workdir, checkpoints.reader.folder, newest.step) if newest else unsaved_note(workdir)
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         checkpoints.before_seal = log.check_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))

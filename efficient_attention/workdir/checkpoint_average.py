@@ -13,6 +13,7 @@ from jax import Array
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.agreement import first_says
 from efficient_attention.workdir.checkpoint_reader import READ_ATTEMPTS, CheckpointReader, Restored, Wanted
+from efficient_attention.workdir.config_file import CONFIG, read_config
 
 CHOICE = re.compile(r'average-([1-9]\d*)')  # as a user names a mean
 AVERAGED = 'averaged'  # in a record: the steps that a mean is of
@@ -40,8 +41,8 @@ def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> 
 
 def last_steps(reader: CheckpointReader, count: int) -> list[int]:
     """The newest `count` sealed steps, in rising order; raises InputError where fewer are kept."""
-    steps = reader.steps()
-    if not steps:
+    steps = reader.steps()[-most_newest(reader) :]
+    if not steps and reader.existing_steps():  # which says what is lost
         raise InputError(f'there is no checkpoint in {reader.folder}')
     if len(steps) < count:
         raise InputError(
@@ -49,6 +50,12 @@ def last_steps(reader: CheckpointReader, count: int) -> list[int]:
             f'({", ".join(map(str, steps))}): train with checkpoint.keep of at least {count}'
         )
     return steps[-count:]
+
+
+def most_newest(reader: CheckpointReader) -> int:
+    """How many of the kept steps are surely the newest ones; older ones are kept as the best (checkpoint.keep_best)."""
+    workdir = reader.folder.parent
+    return read_config(workdir).checkpoint.keep if (workdir / CONFIG).exists() else 0
 
 
 def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Restored:

@@ -134,6 +134,22 @@ def check_is_folder(workdir: Path) -> None:
             raise InputError(f'{path} is a file, and a workdir is a folder; name another --workdir')
 
 
+def check_own_config(workdir: Path) -> None:
+    """Raises InputError if a folder has a config.json that no run has written: a new run would overwrite it."""
+    path = workdir / CONFIG
+    try:
+        values = read_json_file(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error}); {REWRITTEN}') from None
+    if not (isinstance(values, dict) and 'task' in values):
+        fault = f'{path} is no config of a run that train.py wrote, and training would overwrite it'
+        raise InputError(f'{fault}; name a new --workdir (train.start_from reads a checkpoint)')
+
+
 def read_config(workdir: Path) -> RunConfig:
     """The config of the run in `workdir`.
 

@@ -8,7 +8,7 @@ import fnmatch
 from pathlib import Path
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.config_file import CONFIG, check_is_folder
+from efficient_attention.workdir.config_file import CONFIG, check_is_folder, check_own_config
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.saved_before import FILE_NAME as LAST_SAVED
 
@@ -36,12 +36,15 @@ SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 def check_kind(workdir: Path, wanted: str) -> None:
     """Raises InputError where a folder is one of another kind than `wanted`, which is RUN, SEEDS or GRID.
 
-    Also where it is a file, or has files in it that no command of this project has put there.
+    Also where it is a file, has files in it that no command of this project has put there, or a config.json of
+    something else than a run.
     """
     check_is_folder(workdir)
     kind, sign = kind_of(workdir)
     if kind not in ('', wanted):
         raise InputError(f'{workdir} is the folder of {kind} ({sign} is in it); name a new --workdir')
+    if kind == RUN:
+        check_own_config(workdir)
     if not kind and (foreign := foreign_names(workdir, wanted)):
         raise InputError(
             f'{workdir} is no workdir: {foreign[0]} is in it, and training writes into its folder; name a new --workdir'

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.errors import RunError, is_whole_number, show_error
+from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
 from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.events import EventsFile
 
@@ -165,13 +165,19 @@ def read_log(workdir: Path) -> Log:
     """The lines of a run's `metrics.jsonl` that can be read, each step of a split once, and what is left out.
 
     A last line without its end, left by a process that was killed while it wrote, is left out without a word.
+
+    Raises:
+        InputError: the file is a folder, or cannot be read.
     """
     path = workdir / FILE_NAME
     if not path.exists():
         return Log([], [])
     found: dict[tuple[int, str], dict[str, Any]] = {}
     dropped: list[str] = []
-    *lines, _unfinished = path.read_bytes().split(b'\n')
+    try:
+        *lines, _unfinished = path.read_bytes().split(b'\n')
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     for number, text in enumerate(lines, 1):
         try:
             line = checked_line(_parsed(text))

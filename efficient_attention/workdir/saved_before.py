@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, is_whole_number
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
@@ -27,7 +27,7 @@ def noted_step(workdir: Path) -> int | None:
         step = read_json_file(workdir / FILE_NAME)[STEP]
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return step if isinstance(step, int) else None
+    return step if is_whole_number(step) and step >= 0 else None
 
 
 def lost_line(workdir: Path, folder: Path) -> str:
@@ -42,6 +42,23 @@ def lost_line(workdir: Path, folder: Path) -> str:
         return ''
     why = f'metrics.jsonl goes to step {last}' if saved is None else f'step {saved} was saved'
     return f'there is no checkpoint in {folder}, though {why}; bring it back (is its volume mounted?)'
+
+
+def gone_note(workdir: Path, folder: Path, newest: int) -> list[str]:
+    """A line if a later step than the newest one was saved, and is neither kept nor set aside as damaged.
+
+    Args:
+        workdir: of the run.
+        folder: of its checkpoints.
+        newest: the step from which the run goes on.
+    """
+    saved = noted_step(workdir)
+    if saved is None or saved <= newest or any((folder / place / str(saved)).exists() for place in ('', 'damaged')):
+        return []
+    return [
+        f'{folder}: step {saved} was saved and is gone; this run goes on from step {newest} and drops later lines of '
+        'metrics.jsonl'
+    ]
 
 
 def last_line(workdir: Path) -> int:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.workdir.answer_files import changed_file
+from efficient_attention.workdir.answer_files import changed_file, check_answers
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.config_file import check_is_folder
+from efficient_attention.workdir.config_file import CONFIG, check_is_folder, read_config
+from efficient_attention.workdir.evaluations import LATER, read_later
 from efficient_attention.workdir.seal import is_sealed
 
 
@@ -35,11 +36,22 @@ def verify_checkpoints(workdir: Path) -> None:
 
 
 def _changed_beside(reader: CheckpointReader, step: int) -> str:
-    """How a file beside the checkpoints differs from when a step was saved, in a few words; '' if none differs."""
+    """How a file beside a step differs from when the step was saved, in a few words; '' if none differs."""
+    workdir, later = reader.folder.parent, reader.folder / f'{step}{LATER}'
     try:
-        return changed_file(reader.folder.parent, reader.record(step))
+        record = reader.record(step)
     except InputError:  # the step was removed meanwhile, or its record is unreadable: then its seal shows it
         return ''
+    if later.exists() and not read_later(reader.folder, step):
+        return f'{later.name} is not what was written'
+    if changed := changed_file(workdir, record):
+        return changed
+    try:
+        if (workdir / CONFIG).exists():
+            check_answers(workdir, read_config(workdir), step, record)
+    except InputError as error:
+        return str(error)
+    return ''
 
 
 def _in_words(reader: CheckpointReader, step: int, fault: str) -> str:

@@ -24,6 +24,7 @@ from efficient_attention.errors import InputError
         ('Error whilst parsing config file: ValueError: width is odd', 'width is odd'),
         ('Error whilst parsing config file: efficient_attention.errors.InputError: width is odd', 'width is odd'),
         ("Error whilst parsing config file: NameError: name 'x'", "the config file fails: NameError: name 'x'"),
+        ('flag --model=b: already defined as a', '--model and --workdir name one folder: a or b'),
         ("Unknown command line flag 'stop'", "Unknown command line flag 'stop'"),
     ],
 )

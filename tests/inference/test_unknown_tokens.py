@@ -1,5 +1,7 @@
 """Unknown tokens of sources: how many, of which words, and none where a tokenizer knows every text."""
 
+import functools
+
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -12,8 +14,13 @@ def tokenizer_of(model: models.Model) -> Tokenizer:
     return tokenizer
 
 
+def parts_of(tokenizer: Tokenizer, text: str) -> list[tuple[str, str]]:
+    encoding = tokenizer.encode(text)
+    return [(piece, text[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
+
+
 def line_of(tokenizer: Tokenizer, *texts: str) -> str:
-    unknown = UnknownTokens(tokenizer, tokenizer)
+    unknown = UnknownTokens(functools.partial(parts_of, tokenizer), tokenizer)
     encoded = tokenizer.encode_batch(list(texts))
     unknown.note(texts, [np.array(one.ids, np.int32) for one in encoded])
     line = unknown.take()
@@ -42,6 +49,6 @@ def test_a_tokenizer_that_knows_every_text_says_nothing():
 def test_pieces_whose_ids_stand_in_a_vocabulary_apart():
     reader = tokenizer_of(models.Unigram([('<unk>', 0.0), ('a', -1.0), ('b', -1.0)], unk_id=0))
     vocabulary = Tokenizer(models.WordLevel({'a': 0, '<unk>': 1}, unk_token='<unk>'))
-    unknown = UnknownTokens(reader, vocabulary)
+    unknown = UnknownTokens(functools.partial(parts_of, reader), vocabulary)
     unknown.note(['a b'], [np.array([0, 1], np.int32)])
     assert unknown.take() == "1 of 2 tokens of the sources are unknown to the tokenizer: 'b'"

@@ -43,6 +43,11 @@ def test_numbers_signs_and_function_words_stay(replacer: WordReplacer):
     assert replacer.proposals(['the 3 , . a', '']) == [[], []]
 
 
+def test_markers_stay(replacer: WordReplacer):
+    assert replacer.proposals(['[king] <king> [/king]']) == [[]]
+    assert [word.place for word in replacer.proposals(['[king] king [ king ]'])[0]] == [1, 2]
+
+
 def test_a_text_that_fits_once_alone_is_read_alone_and_a_longer_one_is_left(replacer: WordReplacer):
     once, never = ' '.join(['king'] * 15), ' '.join(['king'] * 30)  # of 24 places
     assert [len(words) for words in replacer.proposals([once, never])] == [15, 0]

@@ -96,6 +96,15 @@ def test_a_mean_names_its_steps_and_has_no_thresholds(workdir: Path, tmp_path: P
         checkpoint_thresholds(tmp_path, config, 'average-2')
 
 
+def test_thresholds_of_an_evaluation_after_its_save_are_those_of_the_checkpoint(workdir: Path, tmp_path: Path):
+    config = encoder_run(workdir)
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+        checkpoints.save(3, {'params': np.zeros(2)}, record={'evaluations': []})
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+        checkpoints.score(3, {'f1': 1.0, 'no_answer_threshold': 3.5})
+    assert checkpoint_thresholds(tmp_path, config) == {'no_answer_threshold': 3.5}
+
+
 def test_parameters_of_another_config_are_named(workdir: Path):
     config = encoder_run(workdir)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=64))

@@ -15,6 +15,7 @@ from efficient_attention.interop.generation_config import (
     generation_values,
     ids_as_trained,
     task_prefixes,
+    task_settings,
     with_ids,
 )
 
@@ -75,3 +76,9 @@ def test_forced_tokens_are_those_of_the_file_and_without_one_of_the_config():
             forced_tokens(IDS, values, {})
     assert forced_tokens(IDS, {}, generation_of_run(IDS, 0)) == Forced(0, False)
     assert 'forced_bos_token_id' not in generation_of_run(IDS, -1)
+
+
+def test_settings_of_a_task_stand_beside_its_prefix():
+    extra = {'task_specific_params': {'summarization': {'prefix': 'summarize: ', 'num_beams': 4}, 'other': 3}}
+    assert task_settings(extra, 'summarization') == {'num_beams': 4}
+    assert task_settings(extra, 'other') == task_settings(extra, 'absent') == task_settings({}, 'summarization') == {}

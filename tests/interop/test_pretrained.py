@@ -224,7 +224,7 @@ def test_faults_are_one_line_with_the_file(tmp_path: Path):
     with pytest.raises(InputError, match='no checkpoint there'):
         open_pretrained(tmp_path)
     folder = copied('bert_1', tmp_path / 'in')
-    with pytest.raises(InputError, match="checkpoint is 'best'; .* is no workdir and has but one"):
+    with pytest.raises(InputError, match="has one set of parameters and no checkpoint 'best': it is no workdir"):
         open_pretrained(folder, 'best')
     (folder / 'config.json').write_text('{"model_type": "gpt2"}')
     with pytest.raises(InputError, match="config.json: model_type is 'gpt2'"):

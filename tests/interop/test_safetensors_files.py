@@ -93,7 +93,7 @@ def test_damaged_files_give_one_line(tmp_path: Path, damage):
     [
         ('{', 'no index of shards'),
         ('{}', 'no index of shards'),
-        ('{"weight_map": {"a": "../a.safetensors"}}', 'a file name with a folder in it'),
+        ('{"weight_map": {"a": "../a.safetensors"}}', 'weight_map must give each tensor the name of a file'),
         ('{"weight_map": {"a": "b.safetensors"}}', 'the shard b.safetensors is missing'),
         ('{"weight_map": {"b": "a.safetensors"}}', 'b is not in a.safetensors, where it should be'),
     ],

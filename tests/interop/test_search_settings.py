@@ -21,6 +21,7 @@ from tests.interop.test_text_to_text_parity import module
 SEARCHES = json.loads(Path(__file__).with_name('searches.json').read_text(encoding='utf-8'))
 # Those whose programs are compiled in the quick tests: `early_stopping` with two ends, no beams, a penalty in beams.
 QUICK = (11, 12, 34)
+BEAM_DEFAULTS = {'length_penalty': 1.0, 'early_stopping': False}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ def test_tokens_of_generate_by_the_settings_of_a_file(one: dict[str, Any]):
     stated = open_pretrained(TEXT_TO_TEXT / one['model']).generation
     known = {'pad': stated['pad_token_id'], 'start': stated['decoder_start_token_id'], 'end': stated['eos_token_id']}
     ids = TextToTextIds('file', 61, **known, unknown=None, mask=None, sentinels=())
-    generation = stated | one['settings']
+    # Where a file does not state them, the defaults of transformers count.
+    given = {key: value for key, value in one['settings'].items() if BEAM_DEFAULTS.get(key, ()) != value}
+    generation = stated | given
     options, unserved = search_settings(generation, {})
     search = Decoding(**options).search(ids.end, forced_tokens(ids, {}, generation))
     batching = Batching(rows=8, lengths=(13,), ratio=0.0, extra=search.max_tokens)  # sources of several lengths
@@ -58,10 +61,12 @@ def test_settings_are_our_options():
     lengths = {'max_tokens': 141, 'extra': 141, 'min_tokens': 55}  # the start symbol is not counted
     expected = {'beams': 4, 'alpha': 2.0, 'penalty': 'length', 'no_repeat_ngram_size': 3, 'stop': 'first', **lengths}
     assert search_settings(released, {'num_beams': 9}) == (expected, {})
-    assert search_settings({}, {'num_beams': 9, 'vocab_size': 3}) == ({'beams': 9}, {})  # of an older model
+    older = {'beams': 9, 'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}
+    assert search_settings({}, {'num_beams': 9, 'vocab_size': 3}) == (older, {})
     new = {'max_new_tokens': 7, 'max_length': 50, 'min_new_tokens': 3, 'min_length': 3}
     assert search_settings(new, {}).options == {'max_tokens': 7, 'extra': 7, 'min_tokens': 3}
-    assert search_settings({'max_length': 20}, {}).options == {}  # the default of transformers, which nobody chose
+    assert search_settings({'max_length': 20}, {}).options == {'max_tokens': 19, 'extra': 19}
+    assert search_settings({}, {'max_length': 20}).options == {}  # in every config.json of older models
 
 
 def test_draws_are_those_of_transformers():
@@ -69,7 +74,8 @@ def test_draws_are_those_of_transformers():
     drawn = {'do_sample': True, 'temperature': 0.7, 'top_p': 0.9}
     assert search_settings(drawn, {}) == ({'do_sample': True, 'top_k': 50, 'temperature': 0.7, 'top_p': 0.9}, {})
     assert search_settings(drawn | {'do_sample': False, 'min_p': 0.1}, {}) == ({}, {})
-    assert search_settings(drawn | {'num_beams': 3}, {}) == ({'beams': 3}, {'do_sample': True})
+    assert search_settings(drawn | {'num_beams': 3}, {}).options['beams'] == 3
+    assert search_settings(drawn | {'num_beams': 3}, {}).unserved == {'do_sample': True}
     assert search_settings(drawn | {'min_p': 0.1}, {}).unserved == {'min_p': 0.1}
 
 

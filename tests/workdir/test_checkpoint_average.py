@@ -1,5 +1,7 @@
 """The mean of the last checkpoints: equal to one by hand, of undamaged steps alone, and one line where it cannot be."""
 
+import dataclasses
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps, restore_average
 from efficient_attention.workdir.checkpoint_reader import Best, CheckpointReader
@@ -52,6 +56,18 @@ def test_the_mean_is_that_by_hand(reader: CheckpointReader, caplog: pytest.LogCa
             np.testing.assert_allclose(leaf, expected, rtol=0, atol=3e-7)
         else:  # summed in float32, and rounded once
             np.testing.assert_array_equal(leaf, jnp.asarray(expected, jnp.bfloat16))
+
+
+def test_a_step_that_is_kept_as_the_best_is_none_of_the_last(tmp_path: Path):
+    config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(keep=2, keep_best=1, best_metric='loss'))
+    (tmp_path / 'config.json').write_text(json.dumps(to_dict(config)))
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+        for step, loss in zip(STEPS, (0.1, 3.0, 2.0, 1.0), strict=True):
+            checkpoints.save(step, state_of(step), record={}, metrics={'loss': loss})
+    reader = CheckpointReader(tmp_path)
+    assert reader.steps() == [2, 9, 12] and last_steps(reader, 2) == [9, 12]
+    with pytest.raises(InputError, match=r'keeps 2 \(9, 12\): train with checkpoint.keep of at least 3'):
+        last_steps(reader, 3)
 
 
 def test_a_mean_of_one_is_that_checkpoint(reader: CheckpointReader):

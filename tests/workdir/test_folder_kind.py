@@ -105,4 +105,12 @@ def test_a_name_that_no_folder_can_have_is_one_line(tmp_path: Path):
 
 def write(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text('{}')
+    path.write_text('{"task": "pretraining"}')
+
+
+@pytest.mark.parametrize('content', ['{"model_type": "bert"}', '{}', '[]', '{"task": '])
+def test_a_config_of_something_else_is_not_overwritten(tmp_path: Path, content: str):
+    (tmp_path / 'config.json').write_text(content)
+    line = 'not JSON .*delete the file' if content == '{"task": ' else 'is no config of a run .*; name a new --workdir'
+    with pytest.raises(InputError, match=f'^{tmp_path}/config.json:? {line}'):
+        check_kind(tmp_path, RUN)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.errors import RunError
+from efficient_attention.errors import InputError, RunError
 from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
 from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, dropped_note, read_metrics
 from tests.workdir.test_checkpoint_writer import make_state
@@ -176,3 +176,9 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr('jax.process_index', lambda: 1)
     write(tmp_path, [1])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / 'metrics.jsonl').mkdir()
+    with pytest.raises(InputError, match=r'metrics.jsonl: cannot be read \(Is a directory\)'):
+        read_metrics(tmp_path)

@@ -14,7 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.metrics import MetricsLog
-from efficient_attention.workdir.saved_before import FILE_NAME, noted_step
+from efficient_attention.workdir.saved_before import FILE_NAME, gone_note, noted_step
 from tests.workdir.test_checkpoint_writer import make_state
 
 SAVED = 'there is no checkpoint in {}/checkpoints, though step 7 was saved; bring it back (is its volume mounted?)'
@@ -77,6 +77,23 @@ def test_without_the_note_the_metrics_tell(saved: Path, note: str | None, last: 
         assert f'though metrics.jsonl goes to step {last}; bring it back' in refusal(saved)
     else:  # killed before its first checkpoint was complete
         CheckpointReader(saved).check_not_lost()
+
+
+def test_a_later_step_that_is_gone_is_named(saved: Path):
+    folder = saved / 'checkpoints'
+    assert gone_note(saved, folder, 7) == gone_note(saved, folder, 3) == []
+    (folder / '7').rename(folder / 'elsewhere')
+    [line] = gone_note(saved, folder, 3)
+    assert 'step 7 was saved and is gone; this run goes on from step 3' in line
+    (folder / 'damaged').mkdir()
+    (folder / 'elsewhere').rename(folder / 'damaged' / '7')  # which was named when it was set aside
+    assert gone_note(saved, folder, 3) == []
+
+
+@pytest.mark.parametrize('step', ['true', '-3', '2.5', '"7"'])
+def test_a_note_that_holds_no_step_counts_as_none(tmp_path: Path, step: str):
+    (tmp_path / FILE_NAME).write_text(f'{{"step": {step}}}')
+    assert noted_step(tmp_path) is None
 
 
 def test_a_workdir_in_which_nothing_was_trained_begins(tmp_path: Path):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.workdir.answer_files import file_hashes
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -70,3 +72,27 @@ def test_a_file_beside_the_checkpoints_that_was_changed_is_damage(tmp_path: Path
         'checkpoint step 1: every file is as it was written',
         'checkpoint step 1: damaged: tokenizer.json is not what was written',
     ]
+
+
+def test_a_config_or_late_metrics_that_were_changed_are_damage(tmp_path: Path, capsys):
+    config = to_dict(RunConfig())
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1), record={'fingerprint': {'config': config}, 'evaluations': []})
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.score(1, {'loss': 2.0})
+    verify_checkpoints(tmp_path)
+    late = tmp_path / 'checkpoints' / '1.metrics.json'
+    written = late.read_text()
+    late.write_text(written.replace('2.0', '3.0'))
+    with pytest.raises(RunError, match='damaged'):
+        verify_checkpoints(tmp_path)
+    late.write_text(written)
+    config['model']['heads'] *= 2
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    with pytest.raises(RunError, match='damaged'):
+        verify_checkpoints(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith('every file is as it was written')
+    assert lines[1].endswith('damaged: 1.metrics.json is not what was written')
+    assert 'config.json was changed' in lines[2] and 'model.heads' in lines[2]

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from efficient_attention.errors import InputError
 
 WHOLE = re.compile(r'-?\d{1,18}')
 LARGEST = float(np.finfo(np.float32).max)  # of a number to predict
-ZEROS = re.compile(r'(?<=\d)\.0*\Z')  # the '.0' of a whole number
+NUMERAL = re.compile(r'[+-]?(?:0|[1-9]\d*)(?:\.\d*)?')  # '01' may be a code, and no other way to write 1
 ARENA = 'arena'  # the format whose files are sets of rows
 
 
@@ -125,16 +126,17 @@ def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
     """The labels that occur, sorted: whole numbers by value, others by their characters.
 
     Raises:
-        InputError: two of them are one whole number, such as '1' and '1.0', which would split a class.
+        InputError: two of them are one number, such as '1' and '1.0', which would split a class.
     """
     found: dict[str, str] = {}  # a label -> where it stands first
     for example in examples:
         if example.label is not None:
             found.setdefault(example.label, example.where)
+    first: dict[Decimal, str] = {}  # a number -> how it is written first
     for label, where in found.items():
-        whole = ZEROS.sub('', label)
-        if whole != label and whole in found:
-            raise InputError(f'{where}: label {label!r} is the number {whole!r} of {found[whole]}; write both alike')
+        known = first.setdefault(Decimal(label), label) if NUMERAL.fullmatch(label) else label
+        if known != label:
+            raise InputError(f'{where}: label {label!r} is the number {known!r} of {found[known]}; write both alike')
     is_whole = all(WHOLE.fullmatch(name) for name in found)
     return tuple(sorted(found, key=lambda name: (int(name) if is_whole else 0, name)))
 

@@ -78,10 +78,12 @@ class SideEncoder:
         mask = role_names(self.tokenizer).get('mask')
         return reader_of(self.tokenizer, () if mask is None else (mask,))
 
-    @property
-    def pieces(self) -> Tokenizer:
-        """The tokenizer that cuts texts into pieces; `tokenizer` has the ids of these pieces."""
-        return self.reader if self.marian is None else self.marian.pieces
+    def parts(self, text: str) -> list[tuple[str, str]]:
+        """The pieces of a text, each with the part of the text that it stands for."""
+        if self.marian is not None:
+            return self.marian.parts(text)
+        encoding = self.reader.encode(text, add_special_tokens=False)
+        return [(piece, text[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The ids of texts, each with its end, of any length."""

@@ -82,11 +82,15 @@ class MarianReader:
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of texts, without their ends; a piece that the vocabulary lacks is the unknown one."""
-        parted = [language_apart(text) for text in texts]
-        encoded = self.pieces.encode_batch([text for _, text in parted], add_special_tokens=False)
         known = self.vocabulary.get_vocab()
-        pieces = [[*filter(None, [code]), *one.tokens] for (code, _), one in zip(parted, encoded, strict=True)]
-        return [[known.get(piece, known[UNKNOWN]) for piece in row] for row in pieces]
+        return [[known.get(piece, known[UNKNOWN]) for piece, _ in self.parts(text)] for text in texts]
+
+    def parts(self, text: str) -> list[tuple[str, str]]:
+        """The pieces of a text, each with the part of the text that it stands for; a language's code is one piece."""
+        code, rest = language_apart(text)
+        encoding = self.pieces.encode(rest, add_special_tokens=False)
+        found = [(piece, rest[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
+        return [(code, code), *found] if code else found
 
 
 def language_apart(text: str) -> tuple[str, str]:

@@ -4,14 +4,13 @@ The one rule for encoders, pairs, language models and corpora (docs/checkpoints.
 """
 
 import json
+import secrets
 from collections.abc import Collection
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
-
-HIDDEN = '\uffff'  # no character of any text (Unicode, section 23.7)
 
 
 def reader_of(tokenizer: Tokenizer, symbols: Collection[str] = ()) -> Tokenizer:
@@ -26,8 +25,9 @@ def reader_of(tokenizer: Tokenizer, symbols: Collection[str] = ()) -> Tokenizer:
     """
     content = json.loads(tokenizer.to_str())
     model, hidden = content['model'], structural_tokens(tokenizer) - set(symbols)
+    mark = secrets.token_hex(16)  # anew for each reader: no text can hold it by intent or by chance
     unknown = model.get('unk_token')  # keeps its name: typed in a text, it gives the unknown id anyway
-    names = {name: f'{HIDDEN}{name}{HIDDEN}' for name in hidden if name != unknown or name not in model['vocab']}
+    names = {name: f'{mark}{name}{mark}' for name in hidden if name != unknown or name not in model['vocab']}
     content['added_tokens'] = [
         token | {'content': names.get(token['content'], token['content'])}
         for token in content['added_tokens']

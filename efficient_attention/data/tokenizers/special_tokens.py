@@ -71,8 +71,10 @@ def structural_tokens(tokenizer: Tokenizer) -> set[str]:
     """
     every, own = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False)
     named = {name for names in ROLES.values() for name in names if name in own}
-    ends = {name for name in (*TEXT_ENDS, *TEXT_STARTS) if name in every}
-    return {*role_names(tokenizer).values(), *framing_tokens(tokenizer), *named, *ends}
+    roles, framing = role_names(tokenizer), framing_tokens(tokenizer)
+    has_end = 'sep' in roles  # then an end of text of another family is a token that an author added
+    ends = {name for name in (*TEXT_ENDS, *TEXT_STARTS) if name in own or (name in every and not has_end)}
+    return {*roles.values(), *framing, *named, *ends}
 
 
 def author_tokens(tokenizer: Tokenizer) -> dict[str, int]:

@@ -17,14 +17,15 @@ def scheme_of(labels: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern by which these labels mark entities, `FIRST` or `BEHIND`; None if they mark none.
 
     If a label begins with 'B-' or 'I-', labels of other forms count as O. Otherwise all labels besides O must have one
-    form, and if some have no types, B or I must be among them.
+    form. If some have no types, B or I must be among them; if the letter stands behind, B, S, U or W.
     """
     tags = [label for label in labels if label != 'O']
     if any(tag.startswith(('B-', 'I-')) for tag in tags):
         return FIRST
     if tags and all(map(FIRST.fullmatch, tags)):
         return FIRST if {'B', 'I'} & set(tags) or all('-' in tag for tag in tags) else None
-    return BEHIND if tags and all(map(BEHIND.fullmatch, tags)) else None
+    has_begin = any(tag.endswith(BEGIN) for tag in tags)  # else 'positive-I' and 'negative-I' would be tags
+    return BEHIND if has_begin and all(map(BEHIND.fullmatch, tags)) else None
 
 
 def entities(tags: Sequence[str], scheme: re.Pattern[str] = FIRST) -> list[Entity]:

@@ -123,3 +123,12 @@ def test_its_files_are_no_tokenizer_of_training(tmp_path: Path):
     assert is_marian(tmp_path / 'source.spm') and not is_marian(tmp_path / 'spiece.model')
     with pytest.raises(InputError, match='source.spm: models with two SentencePiece files translate here and are not'):
         load_tokenizer(tmp_path / 'source.spm', lowercase=False)
+
+
+def test_an_unknown_token_is_named_and_a_known_language_code_is_not(tmp_path: Path):
+    reader = MarianReader(write_marian(tmp_path) / 'source.spm', marian_vocabulary(tmp_path))
+    unknown = reader.vocabulary.token_to_id('<unk>')
+    for text in (f'{CODE} \u65e5', '>>deu<< \u65e5'):
+        ids, parts = reader.ids([text])[0], reader.parts(text)
+        named = {part for (_, part), id in zip(parts, ids, strict=True) if id == unknown}
+        assert '\u65e5' in named and (text.split()[0] in named) == (CODE not in text)

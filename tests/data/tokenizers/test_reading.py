@@ -54,6 +54,22 @@ def test_an_encoder_keeps_the_tokens_that_an_author_added(tmp_path: Path):
     assert Tokenizer.from_str(encoder.tokenizer.to_str()).encode(TEXT).tokens[1:-1] == TEXT.split()
 
 
+def test_ends_of_other_families_that_an_author_added_stay_whole():
+    tokenizer = entity_tokenizer()
+    tokenizer.add_tokens(['<eos>', '<|endoftext|>'])
+    assert reader_of(tokenizer).encode('in <eos><|endoftext|>', add_special_tokens=False).tokens == [
+        'in',
+        '<eos>',
+        '<|endoftext|>',
+    ]
+
+
+def test_nobody_can_type_the_hidden_name_of_a_structural_token():
+    readers = [reader_of(unigram()) for _ in range(2)]
+    names = [next(name for name in reader.get_vocab() if '</s>' in name and name != '</s>') for reader in readers]
+    assert names[0] != names[1]
+
+
 def test_a_corpus_and_a_language_model_keep_them(tmp_path: Path):
     path = tmp_path / 'tokenizer.json'
     entity_tokenizer().save(str(path))

@@ -102,3 +102,7 @@ def test_nothing_to_divide_by_is_zero(expected, predicted):
 )
 def test_which_labels_write_entities(labels, scheme):
     assert scheme_of(labels.split()) is scheme
+
+
+def test_classes_that_end_in_a_roman_number_are_no_tags():
+    assert scheme_of(('positive-I', 'negative-I')) is None and scheme_of(('PER-B', 'PER-I', 'O')) is not None
