@@ -119,10 +119,12 @@ def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValu
         for value in values.values():
             getattr(value, 'to_dict', None)  # a config that could not be opened raises when it is first touched
     except flags.Error as error:
-        raise InputError(in_plain_words(_without_traceback(str(error)))) from None
+        said, name = in_plain_words(_without_traceback(str(error))), getattr(error, 'flagname', '')
+        is_field = 'config' in options and '.' in name  # of a flag that is unknown
+        raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
         said, plain = one_line(error), in_plain_words(one_line(error))
-        raise InputError(plain if plain != said else f'unknown config field: {said}') from None
+        raise InputError(plain if plain != said else unknown_field(said, arguments)) from None
     except SyntaxError as error:
         raise InputError(f'{where}not Python that can be read: {one_line(error)}') from None
     except (ImportError, TypeError, ValueError) as error:
@@ -131,6 +133,24 @@ def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValu
         reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
         raise InputError(f'{where}{reason[1] if reason else one_line(error)}') from None
     return values, words
+
+
+def unknown_field(said: str, arguments: Collection[str]) -> str:
+    """A line on a field that the config lacks: its whole name, and fields of that name in other groups or like it."""
+    name = said.strip("'").split("'")[0]
+    paths = [argument.partition('=')[0].removeprefix('--config.') for argument in arguments]
+    path = next((path for path in paths if path.split('.')[-1] == name), name)
+    from efficient_attention.config.nested_dicts import default_fields  # late, as the config's dataclasses take a while
+    from efficient_attention.config.run import RunConfig
+
+    groups = [
+        group for group, fields in default_fields(RunConfig).items() if isinstance(fields, dict) and name in fields
+    ]
+    near = re.search('Did you mean "(.*?)"', said)
+    own = [path.removesuffix(name) + near[1]] if near else []
+    found = own or [f'{group}.{name}' for group in groups]
+    advice = f'did you mean {" or ".join(found)}? ' if found else ''
+    return f'unknown config field: {path}; {advice}--help with --config lists the fields'
 
 
 def check_words(found: list[str], words: str) -> None:

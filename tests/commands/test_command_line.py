@@ -154,8 +154,13 @@ def test_a_config_file_that_is_not_there_is_named(known, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     'argument, message',
     [
-        ('--config.model.widht=3', r"""^unknown config field: 'widht' Did you mean "width" instead of "widht"\?$"""),
-        ('--config.modle=3', "^unknown config field: 'modle'"),
+        ('--config.model.widht=3', r'^unknown config field: model.widht; did you mean model.width\? --help with'),
+        ('--config.model.epochs=3', r'^unknown config field: model.epochs; did you mean examples.epochs\?'),
+        ('--config.modle=3', '^unknown config field: modle; did you mean model'),
+        (
+            '--train.steps=3',
+            "^Unknown command line flag 'train.steps'; fields begin with --config.: --config.train.steps$",
+        ),
         ('--config.model.width.x=3', '^model.width is a field, and has no field x$'),
         ('--config.model.width=wide', r"^flag --config\.model\.width=wide: 'wide' is not a whole number$"),
         (
