@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 
 from efficient_attention.models.sharding import path_name
 from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader
-from efficient_attention.workdir.metrics import SPEEDS, read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, read_log, read_metrics
 
 METRICS = 'metrics'  # of the record of a checkpoint
 SUMMARY = 'seeds.json'  # of runs with several seeds
@@ -52,6 +52,7 @@ def metrics_differences(found: Path, expected: Path) -> list[str]:
     ours, theirs = without_speeds(found), without_speeds(expected)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
+    lines += [f'{found}: metrics {dropped}' for dropped in read_log(found).dropped]  # such as a line that comes twice
     if not lines and ours != theirs:
         lines = [f'{found}: {len(ours)} metrics lines, expected {len(theirs)} in another order']
     return lines

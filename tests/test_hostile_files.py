@@ -71,6 +71,16 @@ def put(name: str, content: bytes | str | Callable[[Path], bytes | str]) -> Call
     return plant
 
 
+def shards(index: str) -> Callable[[Path], object]:
+    """Plants an index of shards in place of the single file, which would be read in its place."""
+
+    def plant(here: Path) -> None:
+        (here / 'model' / 'model.safetensors').unlink()
+        put('model/model.safetensors.index.json', index)(here)
+
+    return plant
+
+
 def pickle_of(here: Path) -> bytes:
     return pickled(here / 'marker')
 
@@ -193,7 +203,9 @@ HOSTILE = {
         'checkpoint {here}/run/checkpoints/0 cannot be read',
     ),
     'metrics': Hostile(
-        put('run/metrics.jsonl', lambda here: pickle_of(here) + b'\n'), REPORT, '{here}/run/metrics.jsonl, l'
+        put('run/metrics.jsonl', lambda here: pickle_of(here) + b'\n'),
+        REPORT,
+        '{here}/run/metrics.jsonl: what cannot be used',
     ),
     # ---- code beside what is opened ----
     'model code': Hostile(
@@ -227,13 +239,13 @@ HOSTILE = {
     'shard above': Hostile(
         both(
             put('secret.safetensors', pickle_of),
-            put(f'model/{"model.safetensors.index.json"}', '{"weight_map": {"a": "../secret.safetensors"}}'),
+            shards('{"weight_map": {"a": "../secret.safetensors"}}'),
         ),
         CONVERT,
         '{here}/model/model.safetensors.index.json: no index of shards',
     ),
     'shard by an absolute path': Hostile(
-        put('model/model.safetensors.index.json', '{"weight_map": {"a": "/etc/passwd"}}'),
+        shards('{"weight_map": {"a": "/etc/passwd"}}'),
         CONVERT,
         '{here}/model/model.safetensors.index.json: no index of shards',
     ),

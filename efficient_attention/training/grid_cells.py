@@ -17,8 +17,8 @@ from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.errors import InputError
 from efficient_attention.training.grid_configs import read_object
 from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.folder_kind import YARDSTICKS
 
-YARDSTICKS = 'yardsticks.json'  # of a grid's folder
 MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X (12,208 rows) and retrieval
 Cells = dict[tuple[str, str], dict[str, Any]]
 # What a row is the name of: one value of these for several rows would train the same under several names. Tables print

@@ -15,6 +15,7 @@ from efficient_attention.workdir.saved_before import FILE_NAME as LAST_SAVED
 VALUES = 'values.json'  # of a grid's cell, before it is trained
 GRID_SUMMARY = 'grid.json'
 SEEDS_SUMMARY = 'seeds.json'
+YARDSTICKS = 'yardsticks.json'  # of a grid, perhaps before any cell is trained
 RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
 DEPTH = 3  # of a run in a grid's folder: <row>/<column>/seed_<n>
 # What a folder is called -> the files of which it has one, the innermost folders first: a run that lies in the folder
@@ -56,7 +57,7 @@ def foreign_names(folder: Path, wanted: str) -> list[str]:
     if not folder.is_dir():
         return []
     paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]
-    known = (*RUN_NAMES, *ANY_NAMES)
+    known = (*RUN_NAMES, *ANY_NAMES, *([YARDSTICKS] if wanted == GRID else []))
     return [path.name for path in paths if not any(fnmatch.fnmatchcase(path.name, name) for name in known)]
 
 

@@ -62,4 +62,8 @@ def test_an_old_command_line_is_read_as_the_new_one(monkeypatch: pytest.MonkeyPa
 def test_every_script_has_its_flags_from_one_library():
     scripts = [path for path in ROOT.glob('scripts/**/*.py') if 'import argparse' in path.read_text(encoding='utf-8')]
     # the environment of the peers has no absl
-    assert sorted(path.name for path in scripts) == ['make_fixtures.py', 'make_text_to_text_fixtures.py']
+    assert sorted(path.name for path in scripts) == [
+        'make_fixtures.py',
+        'make_search_fixtures.py',
+        'make_text_to_text_fixtures.py',
+    ]

@@ -48,7 +48,7 @@ def test_equal_runs_do_not_differ_by_their_speed(expected, found):
     'lines, said',
     [
         (LINES[:1], 'is missing'),
-        ([*LINES, LINES[1]], '3 metrics lines, expected 2'),
+        ([*LINES, LINES[1]], "metrics line 3: step 2 of split 'train' comes twice"),
         ([{**LINES[0], 'loss': 2.5000001}, LINES[1]], 'is not expected'),
     ],
     ids=['lost', 'doubled', 'changed'],

@@ -142,6 +142,13 @@ class Copies:
 
     unended = 2
 
+    @property
+    def unknown(self) -> 'Copies':
+        return self
+
+    def take(self) -> str:
+        return ''
+
     def each(self, texts: list[str]) -> Iterator[tuple[int, list[Translation]]]:
         for number in reversed(range(len(texts))):
             yield number, [Translation(texts[number], 0.0, (), ())]
