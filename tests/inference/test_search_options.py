@@ -20,13 +20,14 @@ def decoded(generation: dict, defaults: dict | None = None, **given: Any) -> Dec
 
 def test_files_decide_what_no_option_does(caplog: pytest.LogCaptureFixture):
     stated = {'beams': 3, 'penalty': 'length', 'alpha': 2.0, 'max_tokens': 141, 'min_tokens': 55, 'extra': 141}
-    assert decoded(BART, {'beams': 5}) == Decoding(**stated, no_repeat_ngram_size=3)
+    # Where a file states beams and no stop, that of transformers counts.
+    assert decoded(BART, {'beams': 5}) == Decoding(**stated, stop='early', no_repeat_ngram_size=3)
     found = decoded(BART | {'diversity_penalty': 0.5}, beams=1, penalty='gnmt', max_tokens=60)
-    assert found == Decoding(beams=1, max_tokens=60, min_tokens=55, no_repeat_ngram_size=3)
+    assert found == Decoding(beams=1, stop='early', max_tokens=60, min_tokens=55, no_repeat_ngram_size=3)
     said = [record.getMessage() for record in caplog.records[1:]]
     assert said == [
-        'bart: its files state settings of the search, used where no option is given: no_repeat_ngram_size=3, '
-        'min_tokens=55',
+        'bart: its files state settings of the search, used where no option is given: stop=early, '
+        'no_repeat_ngram_size=3, min_tokens=55',
         'bart: settings of a search in its files that are not served: diversity_penalty=0.5',
     ]
     caplog.clear()
@@ -59,7 +60,7 @@ def test_bad_options_are_named(given: dict, said: str):
 
 
 def test_what_contradicts_a_file_names_it():
-    with pytest.raises(InputError, match=r'^min_tokens is 55; .* \(the files of bart state beams=3, .*; options'):
+    with pytest.raises(InputError, match=r'^min_tokens is 55; .* \(the files of bart state .*beams=3, .*; options'):
         decoded(BART, max_tokens=9)
     with pytest.raises(InputError, match="^bart, the settings of its search: num_beams is 'x'"):
         decoded({'num_beams': 'x'})

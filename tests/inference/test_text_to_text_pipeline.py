@@ -86,11 +86,13 @@ def test_a_released_prefix_goes_before_texts_of_its_task(tmp_path: Path, caplog:
     (folder / 'config.json').write_text(json.dumps(values | {'task_specific_params': tasks}))
     options = SMALL | {'alignments': True}
     named = ea.pipeline('translation_en_to_de', folder, **options)('w3')
-    assert not caplog.records and named['source_pieces'] == ['w7', 'w8', 'w3', '</s>']
+    [unused] = [record.getMessage() for record in caplog.records]
+    assert unused == f'{folder}: settings of translation_en_to_de in its config.json that are not used: num_beams=4'
+    assert named['source_pieces'] == ['w7', 'w8', 'w3', '</s>']
     other = ea.pipeline('translation_en_to_de', folder, prefix='', **options)('w3')
     assert other['source_pieces'] == ['w3', '</s>']
     said = f"{folder}: its tasks have prefixes, and none is used: 'w7 w8 ' of translation_en_to_de"
-    assert [record.getMessage() for record in caplog.records] == [said]
+    assert [record.getMessage() for record in caplog.records] == [unused, unused, said]
 
 
 def test_longer_texts_are_read_where_that_is_asked_for(tmp_path: Path):
