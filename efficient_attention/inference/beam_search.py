@@ -196,7 +196,7 @@ def is_end(tokens_Bc: Array, search: Search) -> Array:
 def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> Candidates:
     """The 2 K best extensions of a row's open hypotheses. At most K of them end, so at least K go on.
 
-    With e ids that end a text they are the (1 + e) K best, of which at most e K end.
+    If e ids end a text, the (1 + e) K best are returned: at most e K of them end.
     """
     rows, count = beams.log_probs_BK.shape
     token_log_probs_BKV = token_log_probs_bV.reshape(rows, count, -1)

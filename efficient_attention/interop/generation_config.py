@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.data.tokenizers.added_tokens import object_in
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
 
@@ -35,16 +35,7 @@ class Forced(NamedTuple):
 
 def generation_values(folder: Path) -> dict[str, Any]:
     """The keys of generation_config.json; empty where there is none."""
-    path = folder / GENERATION
-    if not path.is_file():
-        return {}
-    try:
-        values = read_json_file(path)
-    except ValueError as error:
-        raise InputError(f'{path}: not JSON ({error})') from None
-    if not isinstance(values, dict):
-        raise InputError(f'{path}: no JSON object')
-    return values
+    return object_in(folder / GENERATION)
 
 
 def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
