@@ -10,7 +10,7 @@ the teacher, whose token table is then read, or from the table of the model that
 Each row stands in front of those that are made of it. The last line is one JSON object: rows read and written.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

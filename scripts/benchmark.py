@@ -47,7 +47,7 @@ PyTorch (`text_to_text_benchmark.py`).
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -67,10 +67,10 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_integers, define_length, define_output, define_path
 from efficient_attention.errors import InputError
+from efficient_attention.processes.child_process import child_command
 from efficient_attention.whole_files import write_atomically
 from scripts import (
     arena_benchmark,
@@ -89,7 +89,7 @@ TOKENS_A_STEP = 4096
 SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rate': 0.1}
 # A scan over the layers (the side `scan`) takes longer on CPUs and compiles sooner.
 OUR_CHOICES = {'scan_unroll': 4}
-# What efficient_attention/commands/allocator.py sets from inside a process, here for both sides, from outside.
+# What efficient_attention/processes/allocator.py sets from inside a process, here for both sides, from outside.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {

@@ -1,6 +1,6 @@
 """Breaks one line at a time and asks which tests notice: python scripts/kill_mutants.py [--tree ANOTHER_CHECKOUT]"""
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_path
+from efficient_attention.processes.child_process import child_command
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = 'efficient_attention'

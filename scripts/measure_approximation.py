@@ -9,7 +9,7 @@ singular values of each head's matrix of weights: what so many slots could keep 
 are as drawn. The last line is one JSON object.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

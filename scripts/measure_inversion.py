@@ -6,7 +6,7 @@ activations: the Euclidean norm of the difference over that of the gradient. Unt
 0.1, dropout 0.1.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -5,7 +5,7 @@ prints what the compiler counts for each device: its arguments and results, and 
 With --memory the row reads so many tokens before it, too, with Transformer-XL's vectors of distances. Nothing is run.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -11,7 +11,7 @@ checkpoint without names are LABEL_0, LABEL_1, ...
 The last line is one JSON object: files written, what happened to rows, metrics where there are labels.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -13,7 +13,7 @@ With --sentinels it is for a run whose `noise.name` is 'span_corruption' (T5), w
 'bart' (0).
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -11,7 +11,7 @@ text, and draws the weights of its cross-attention. `pooling` writes a page with
 and words in what a classifier says of it. `weights` draws what mechanisms make of random queries and keys.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -23,6 +23,7 @@ ORDER = (
     'attention',
     'recurrence',
     'config',
+    'processes',
     'commands',
     'data',
     'modules',
@@ -33,8 +34,10 @@ ORDER = (
     'workdir',
     'interop',
     'inference',
+    'distillation',
     'training',
     'planning',
+    'experiments',
 )
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
@@ -108,6 +111,9 @@ def part_of(module: str) -> str | None:
         ('inference', 'training', True),
         ('training', 'inference', False),
         ('training', 'planning', True),
+        ('training', 'experiments', True),
+        ('distillation', 'training', True),
+        ('processes', 'commands', True),
         ('config', 'attention', False),
         ('data', 'attention', True),
         ('data', 'errors', False),

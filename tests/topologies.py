@@ -73,8 +73,8 @@ class Job(NamedTuple):
 def run_jobs(entry: Any) -> None:
     """`train.py` in which all jobs of the environment take the place of the one training."""
     from efficient_attention.commands.command_line import run_command
-    from efficient_attention.commands.stop_signal import StopSignal
     from efficient_attention.errors import RunStopped
+    from efficient_attention.processes.stop_signal import StopSignal
     from efficient_attention.training import loop
     from efficient_attention.training.fill_config import fill_config
 

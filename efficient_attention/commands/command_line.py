@@ -11,8 +11,8 @@ from absl import flags
 
 from efficient_attention.commands.old_forms import in_new_form
 from efficient_attention.commands.plain_words import in_plain_words
-from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
+from efficient_attention.processes.stopping import stop_watch
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'

@@ -8,7 +8,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import unread_fields
 from efficient_attention.config.head import HeadConfig
@@ -71,6 +70,7 @@ from efficient_attention.interop.tokenizer_files import (
     vocabulary_of_pieces,
 )
 from efficient_attention.interop.uneven_layers import even, padded, unpadded
+from efficient_attention.processes.phases import WRITING, note_phase
 from efficient_attention.whole_files import whole_folder
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with

@@ -10,20 +10,20 @@ from typing import Any
 
 import jax
 
-from efficient_attention.commands.peers import compare_with_peers, tell_peers
-from efficient_attention.commands.phases import END, RESTORING, note_phase
-from efficient_attention.commands.stop_signal import Cut, StopSignal
-from efficient_attention.commands.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.distillation.kept_logits import keep_logits
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, show_error
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.processes.peers import compare_with_peers, tell_peers
+from efficient_attention.processes.phases import END, RESTORING, note_phase
+from efficient_attention.processes.stop_signal import Cut, StopSignal
+from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.interval import INTERVAL, Interval
-from efficient_attention.training.kept_logits import keep_logits
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.pruning_report import pruning_metrics
@@ -281,7 +281,8 @@ class Trainer:
             self.evaluate(start, state)
         if self.is_complete(start):
             return self.held_out
-        kept = keep_logits(self.run, self.progress.say, lambda: self.watchdog.note(start, EVALUATING))
+        run, on_batch = self.run, lambda: self.watchdog.note(start, EVALUATING)
+        kept = keep_logits(run.teacher, run.task, run.evaluation, self.progress.say, on_batch)
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = jit_train_step(self.run)
         for step in range(start + 1, last + 1):

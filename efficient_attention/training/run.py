@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.distillation.teacher import Teacher, checked_teachers, open_teacher
 from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded, quantized_layers
@@ -27,7 +28,6 @@ from efficient_attention.training.optimizer import (
     with_scores_as_they_are,
 )
 from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.teacher import Teacher, checked_teachers, open_teacher
 from efficient_attention.workdir.fingerprint import TEACHER
 
 BESIDE_STREAM = 0x6265  # folded into the run's seed for what an objective trains beside the model

@@ -11,8 +11,8 @@ from ml_collections import config_flags
 
 from efficient_attention.commands import command_line
 from efficient_attention.commands.command_line import answer, parse_flags, run_command, take_command
-from efficient_attention.commands.stopping import Stopped, StopWatch
 from efficient_attention.errors import InputError, RunError, RunStopped
+from efficient_attention.processes.stopping import Stopped, StopWatch
 from efficient_attention.training.step_queue import TrainingStopped
 from efficient_attention.workdir.checkpoint_writer import SaveError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.commands import phases
 from efficient_attention.errors import RunError
+from efficient_attention.processes import phases
 from scripts import measure_stops as script
 from scripts.measure_stops import Stop
 from scripts.phase_moments import Moment, Span

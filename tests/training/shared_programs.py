@@ -2,7 +2,7 @@
 
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
 in a process of their own, with programs of their own, are those of tests/scripts/test_soak.py and
-tests/commands/test_hosts.py.
+tests/processes/test_hosts.py.
 """
 
 from collections.abc import Iterator

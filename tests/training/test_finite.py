@@ -12,11 +12,11 @@ import pytest
 
 from configs.common import language_modelling_config
 from efficient_attention.attention.favor import definition
-from efficient_attention.commands.watchdog import Watchdog
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation
 from efficient_attention.models.sharding import path_name
+from efficient_attention.processes.watchdog import Watchdog
 from efficient_attention.training import loop
 from efficient_attention.training.finite import (
     StateArrays,

@@ -16,12 +16,12 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.commands import stop_signal
-from efficient_attention.commands.stop_signal import StopSignal
-from efficient_attention.commands.stopping import Stage, StopWatch
-from efficient_attention.commands.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.processes import stop_signal
+from efficient_attention.processes.stop_signal import StopSignal
+from efficient_attention.processes.stopping import Stage, StopWatch
+from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training import loop
 from efficient_attention.training.finite import TrainingStopped
