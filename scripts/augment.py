@@ -30,7 +30,7 @@ from scripts.predict import parse_field
 def main() -> None:
     """Reads the flags, writes the file and prints what was written."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'input', 'output'), options=options, old_names={})
+    parse_flags(sys.argv, ('model', 'input', 'output'), options=options)
     from efficient_attention.config.examples import ExamplesConfig  # after --help and refusals
     from efficient_attention.inference.augment_file import augment_file
     from efficient_attention.inference.fill_mask import MaskFiller

@@ -114,7 +114,6 @@ PARTS = {  # the sub-commands with a file of their own
     'arena': arena_benchmark,
 }
 COMMANDS = ('step', 'input', *PARTS)
-OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
 
 def main() -> None:
@@ -163,7 +162,7 @@ def read_command_line() -> tuple[str, flags.FlagValues]:
     """The sub-command and its flags."""
     command, arguments = take_command(sys.argv, COMMANDS)
     options = define_flags(command)
-    parse_flags(arguments, options=options, old_names=OLD_NAMES, command=command)
+    parse_flags(arguments, options=options, command=command)
     if command in PARTS:
         PARTS[command].check_flags(options)
     check_flags(command, options)

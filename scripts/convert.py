@@ -38,19 +38,12 @@ if TYPE_CHECKING:
 
 FEW_ZEROS = 0.02  # share of a model's numbers, above which a report counts them
 WEIGHED_ROWS = 512  # of --weigh, where --weigh_rows does not say
-OLD_NAMES = {
-    'source': 'model',
-    'to': 'output',
-    'to-long': 'length',
-    'global-tokens': 'global_tokens',
-    'low-rank': 'low_rank',
-}
 
 
 def main() -> None:
     """Reads, changes what is asked for, writes, and says what was written."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
+    parse_flags(sys.argv, ('model', 'output'), options=options)
     from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
     from efficient_attention.interop.save_small import save_small

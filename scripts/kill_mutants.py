@@ -97,13 +97,11 @@ MUTANTS = (
     Mutant('training/schedules.py', 'max(total_steps - config.warmup_steps, 1)', 'max(total_steps, 1)'),
 )
 
-OLD_NAMES = {'no_package': 'alone'}
-
 
 def main() -> None:
     """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names=OLD_NAMES)
+    parse_flags(sys.argv, options=options)
     numbers = options.only or range(1, len(MUTANTS) + 1)
     found = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -41,7 +41,7 @@ DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16
 def main() -> None:
     """Prints both tables."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names={})  # --layers had several words behind it
+    parse_flags(sys.argv, options=options)
     lowest = min(*options.layers, options.gradient_layers, options.length)
     if lowest < 1 or options.length % 8:
         raise InputError('layers must be at least 1, and --length a multiple of 8')

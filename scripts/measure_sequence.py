@@ -49,7 +49,7 @@ class Call:
 def main() -> None:
     """Prints a line for each number of devices, for each mechanism."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names={})
+    parse_flags(sys.argv, options=options)
     sizes = options.length, options.memory
     if not all(1 <= count <= EMULATED and not any(size % count for size in sizes) for count in options.devices):
         raise InputError(

@@ -37,7 +37,7 @@ from efficient_attention.errors import InputError
 def main() -> None:
     """Reads the flags, predicts and prints what was written."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'output'), options=options, old_names={})  # --set had several words behind it
+    parse_flags(sys.argv, ('model', 'output'), options=options)
     from efficient_attention.inference.predict_files import predict_files  # after --help and refusals
 
     fields = dict(parse_field(text) for text in options.set)

@@ -45,7 +45,7 @@ DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFI
 def main() -> None:
     """Reads the flags, prepares and prints the folder and what is in it; or writes the training documents."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names={})  # --lowercase had true or false behind it
+    parse_flags(sys.argv, options=options)
     config = DataConfig(**{name: options[name].value for name in FIELDS})
     if options.training_documents:
         write_training_documents(config, options.training_documents)

@@ -263,6 +263,16 @@ def test_the_package_and_its_configs_are_light(module: str):
     assert not set(loaded.stdout.split()) & {*HEAVY, *(['flax'] if module != PACKAGE else [])}
 
 
+def test_every_script_has_its_flags_from_one_library():
+    scripts = [path for path in ROOT.glob('scripts/**/*.py') if 'import argparse' in path.read_text(encoding='utf-8')]
+    # the environment of the peers has no absl
+    assert sorted(path.name for path in scripts) == [
+        'make_fixtures.py',
+        'make_search_fixtures.py',
+        'make_text_to_text_fixtures.py',
+    ]
+
+
 # `attend` is what users call: its options are theirs to name one by one.
 MANY_PARAMETERS = {f'{PACKAGE}.attention.attend.attend'}
 

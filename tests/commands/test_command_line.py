@@ -276,9 +276,3 @@ def test_help_without_a_sub_command_lists_them(capsys):
     with pytest.raises(SystemExit) as exited:
         take_command(['program', '--help'], ('draw', 'list'))
     assert not exited.value.code and 'each with its own --help: draw, list\n' in capsys.readouterr().out
-
-
-def test_old_forms_are_read_where_a_command_has_them(known, capsys):
-    parse_flags(['program', '--dir', 'x'], options=known, old_names={'dir': 'folder'})
-    assert known.folder == 'x'
-    assert capsys.readouterr().err == '--dir is now --folder; the old name goes with the next release\n'
