@@ -24,8 +24,8 @@ COMMANDS = {  # old: new
     'benchmark.py memory --parts depth output --layers 1 2': 'benchmark.py memory --parts depth,output --layers 1,2',
     'benchmark.py finetune --ways train infer --json b': 'benchmark.py finetune --ways train,infer --output b',
     'benchmark.py decode --contexts 8 16': 'benchmark.py decode --contexts 8,16',
-    'measure_inversion.py --layers 1 2': 'measure_inversion.py --layers=1,2',
-    'kill_mutants.py --only 1 2 --no_package': 'kill_mutants.py --only 1,2 --alone',
+    'benchmarks/inversion.py --layers 1 2': 'benchmarks/inversion.py --layers=1,2',
+    'stress/kill_mutants.py --only 1 2 --no_package': 'stress/kill_mutants.py --only 1,2 --alone',
 }
 
 
@@ -63,7 +63,7 @@ def test_every_script_has_its_flags_from_one_library():
     scripts = [path for path in ROOT.glob('scripts/**/*.py') if 'import argparse' in path.read_text(encoding='utf-8')]
     # the environment of the peers has no absl
     assert sorted(path.name for path in scripts) == [
-        'make_fixtures.py',
-        'make_search_fixtures.py',
-        'make_text_to_text_fixtures.py',
+        'encoder_decoders.py',
+        'encoders.py',
+        'searches.py',
     ]
