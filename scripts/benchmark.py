@@ -72,17 +72,15 @@ from efficient_attention.commands.flags import define_integers, define_length, d
 from efficient_attention.errors import InputError
 from efficient_attention.processes.child_process import child_command
 from efficient_attention.whole_files import write_atomically
-from scripts import (
-    arena_benchmark,
-    attention_benchmark,
-    compression_benchmark,
-    decode_benchmark,
-    fine_tuning_benchmark,
-    inference_benchmark,
-    memory_benchmark,
-    recurrent_benchmark,
-    text_to_text_benchmark,
-)
+from scripts.benchmarks import arena as arena_benchmark
+from scripts.benchmarks import attention as attention_benchmark
+from scripts.benchmarks import compression as compression_benchmark
+from scripts.benchmarks import decode as decode_benchmark
+from scripts.benchmarks import fine_tuning as fine_tuning_benchmark
+from scripts.benchmarks import inference as inference_benchmark
+from scripts.benchmarks import memory as memory_benchmark
+from scripts.benchmarks import recurrent as recurrent_benchmark
+from scripts.benchmarks import text_to_text as text_to_text_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -228,7 +226,7 @@ def measure_steps(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     commands = {
         'ours': our_command(),
         'scan': our_command(),
-        'peer': [str(options.peers_python), str(ROOT / 'scripts/peers/bert_step.py')],
+        'peer': [str(options.peers_python), str(ROOT / 'scripts/benchmarks/peers/bert_step.py')],
     }
     choices = {'ours': options.choices, 'scan': options.choices | {'scan_unroll': 1}, 'peer': {}}
     results = {}
@@ -245,7 +243,7 @@ def measure_steps(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
 
 def our_command() -> list[str]:
     """The program that measures our step."""
-    return [sys.executable, str(ROOT / 'scripts/measure_step.py')]
+    return [sys.executable, str(ROOT / 'scripts/benchmarks/measure_step.py')]
 
 
 def run_child(

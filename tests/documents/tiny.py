@@ -18,8 +18,8 @@ IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its pa
 # Pattern of commands that are only parsed, and why they do not run.
 SKIPPED = {
     '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
-    '*scripts/plot_compression.py docs/*': 'tests/scripts/test_plot_compression.py draws such figures',
-    '*scripts/measure_sequence.py*': IDLE,
+    '*scripts/benchmarks/plot_compression.py docs/*': 'its test draws such figures',
+    '*scripts/benchmarks/sequence.py*': IDLE,
     '* --workdir runs/two_devices': 'as runs/quickstart on an axis that tests/test_partitioned_programs.py has',
     'make *': 'sets up an environment from a package index, or runs this suite',
     '.ci/run': 'runs this suite',
@@ -87,18 +87,18 @@ SKIPPED = {
     '*scripts/benchmark.py recurrent*': IDLE,
     '*scripts/benchmark.py compress*': IDLE,
     '*scripts/benchmark.py arena*': IDLE,
-    '*scripts/measure_approximation.py *': 'needs 512 positions; its test measures a tiny encoder',
+    '*scripts/benchmarks/approximation.py *': 'needs 512 positions; its test measures a tiny encoder',
     '*scripts/train_grid.py *': 'trains for hours; tests/experiments/test_grid.py trains a table of four cells',
     '* --workdir runs/ticket *': 'tests/training/test_pruning_report.py trains a ticket',
-    '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
+    '*scripts/stress/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
     '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
-    '*scripts/saving_benchmark.py *': IDLE,
-    '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
-    '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
-    '*scripts/measure_kept_memory.py *': IDLE,
-    '*scripts/measure_stops.py*': IDLE,
-    '*scripts/measure_joint_stops.py*': IDLE,
-    '*scripts/soak.py *': 'kills runs for minutes; its test kills three times',
+    '*scripts/benchmarks/saving.py *': IDLE,
+    '*scripts/stress/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
+    '*scripts/benchmarks/inversion.py': 'compiles for minutes; its test runs it on one layer',
+    '*scripts/benchmarks/kept_memory.py *': IDLE,
+    '*scripts/stress/measure_stops.py*': IDLE,
+    '*scripts/stress/measure_joint_stops.py*': IDLE,
+    '*scripts/stress/soak.py *': 'kills runs for minutes; its test kills three times',
 }
 
 # A page that goes on from what the commands of another one left.

@@ -1,7 +1,7 @@
 """One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
 
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
-in a process of their own, with programs of their own, are those of tests/scripts/test_soak.py and
+in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
 tests/processes/test_hosts.py.
 """
 

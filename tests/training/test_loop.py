@@ -210,7 +210,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow  # tests/scripts/test_soak.py kills one thrice
+@pytest.mark.slow  # tests/scripts/stress/test_soak.py kills one thrice
 def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken):
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
