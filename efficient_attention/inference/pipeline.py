@@ -7,31 +7,74 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.examples import BUCKETS, ExamplesConfig
 from efficient_attention.config.head import OF_ROWS, HeadConfig
+from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.labelled_text import ARENA
 from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder, unknown_words
 from efficient_attention.errors import InputError, require_at_least
+from efficient_attention.inference.evaluate import evaluate_outputs, make_output_step
 from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.generation_pipelines import TextGenerationPipeline, TextToTextPipeline
 from efficient_attention.inference.items import check_text, for_each
-from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
 from efficient_attention.inference.search_options import say
-from efficient_attention.inference.text_generation_pipeline import TextGenerationPipeline
-from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.generation_config import task_prefixes, task_settings
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
+from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.problems.one_label import first_set
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.problems.several_outputs import SeveralOutputs
+
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
+
+
+class Predictor:
+    """A model that has outputs, ready for rows of any length up to its own.
+
+    Attributes:
+        length: of the longest row that the model takes, tokens.
+    """
+
+    def __init__(
+        self,
+        model: FineTuningModel | Encoder,
+        *,
+        length: int,
+        pad: int,
+        batch_size: int = 32,
+        is_row_alone: bool = False,
+        sentences: int = 0,
+    ) -> None:
+        """`is_row_alone` and `sentences`: see `FeatureBatches`."""
+        graph, state = nnx.split(model)
+        self.params = nnx.to_pure_dict(state)
+        self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
+        self.token_outputs, self.sentences = model.token_outputs, sentences
+        self.step = jax.jit(make_output_step(graph))
+
+    def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
+        """The outputs of each row, in order, without padding; labels are not looked at."""
+        if not features:
+            return []
+        rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
+        size = min(self.batch_size, len(rows))
+        sizes = BUCKETS, self.length, size, self.pad
+        batches = FeatureBatches(rows, *sizes, is_row_alone=self.is_row_alone, sentences=self.sentences)
+        to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
+        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]
+
 
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves

@@ -1,0 +1,1 @@
+"""What each preparation does: folders of the cache, held-out documents, worker processes, progress."""
