@@ -1,4 +1,4 @@
-"""Texts to texts in plain Python: `ea.pipeline('translation', path)`."""
+"""Pipelines that write text: `ea.pipeline('translation', path)` and `ea.pipeline('text-generation', workdir)`."""
 
 import dataclasses
 import warnings
@@ -14,6 +14,9 @@ from efficient_attention.inference.search_options import Decoding, decoding_of
 from efficient_attention.inference.translator import Translation, translator_of
 from efficient_attention.interop.config_in import read_values
 from efficient_attention.interop.pretrained import Pretrained
+
+DEFAULTS = {'max_tokens': 200, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'seed': 0, 'beams': 0, 'best': 1}
+SAMPLING = ('temperature', 'top_k', 'top_p')
 
 
 class TextToTextPipeline:
@@ -81,10 +84,6 @@ class TextToTextPipeline:
             return {}
         pieces = {'pieces': list(one.pieces), 'source_pieces': list(one.source_pieces)}
         return {**pieces, 'alignment': one.alignment.tolist()}
-
-
-DEFAULTS = {'max_tokens': 200, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'seed': 0, 'beams': 0, 'best': 1}
-SAMPLING = ('temperature', 'top_k', 'top_p')
 
 
 class TextGenerationPipeline:

@@ -38,44 +38,6 @@ from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.problems.several_outputs import SeveralOutputs
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
-
-
-class Predictor:
-    """A model that has outputs, ready for rows of any length up to its own.
-
-    Attributes:
-        length: of the longest row that the model takes, tokens.
-    """
-
-    def __init__(
-        self,
-        model: FineTuningModel | Encoder,
-        *,
-        length: int,
-        pad: int,
-        batch_size: int = 32,
-        is_row_alone: bool = False,
-        sentences: int = 0,
-    ) -> None:
-        """`is_row_alone` and `sentences`: see `FeatureBatches`."""
-        graph, state = nnx.split(model)
-        self.params = nnx.to_pure_dict(state)
-        self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
-        self.token_outputs, self.sentences = model.token_outputs, sentences
-        self.step = jax.jit(make_output_step(graph))
-
-    def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
-        """The outputs of each row, in order, without padding; labels are not looked at."""
-        if not features:
-            return []
-        rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
-        size = min(self.batch_size, len(rows))
-        sizes = BUCKETS, self.length, size, self.pad
-        batches = FeatureBatches(rows, *sizes, is_row_alone=self.is_row_alone, sentences=self.sentences)
-        to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
-        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]
-
-
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves
 PROBLEMS = {
@@ -330,3 +292,39 @@ class MaskPipeline:
             [[{'token': one.token, 'score': one.probability} for one in candidates] for candidates in masks]
             for masks in self.filler.fill(inputs, self.top, batch_size=self.batch_size)
         ]
+
+
+class Predictor:
+    """A model that has outputs, ready for rows of any length up to its own.
+
+    Attributes:
+        length: of the longest row that the model takes, tokens.
+    """
+
+    def __init__(
+        self,
+        model: FineTuningModel | Encoder,
+        *,
+        length: int,
+        pad: int,
+        batch_size: int = 32,
+        is_row_alone: bool = False,
+        sentences: int = 0,
+    ) -> None:
+        """`is_row_alone` and `sentences`: see `FeatureBatches`."""
+        graph, state = nnx.split(model)
+        self.params = nnx.to_pure_dict(state)
+        self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
+        self.token_outputs, self.sentences = model.token_outputs, sentences
+        self.step = jax.jit(make_output_step(graph))
+
+    def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
+        """The outputs of each row, in order, without padding; labels are not looked at."""
+        if not features:
+            return []
+        rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
+        size = min(self.batch_size, len(rows))
+        sizes = BUCKETS, self.length, size, self.pad
+        batches = FeatureBatches(rows, *sizes, is_row_alone=self.is_row_alone, sentences=self.sentences)
+        to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
+        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]

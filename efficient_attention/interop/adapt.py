@@ -1,4 +1,7 @@
-"""A pretrained encoder with more positions and another attention, so that a short model reads long documents."""
+"""A pretrained encoder in another form: some of its layers, more positions, or another attention.
+
+So a small student begins with what a large model has learned, and a model of short texts reads long documents.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,6 +17,7 @@ from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.device_memory import check_host_fits
 
 FIELD = 'train.start_layers'
+PROJECTIONS = ('query', 'key', 'value')
 
 
 def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
@@ -53,9 +57,6 @@ def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str,
     stack = encoder['stack']
     layers = jax.tree.map(lambda array: array[places], stack['layers'])
     return params | {'encoder': encoder | {'stack': stack | {'layers': layers}}}
-
-
-PROJECTIONS = ('query', 'key', 'value')
 
 
 def lengthen(

@@ -1,4 +1,4 @@
-"""What a checkpoint's files say of generating text: generation_config.json, and the ids of its targets' ends."""
+"""What a checkpoint's files say of generating text: the ids of its targets' ends, and the settings of a search."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,6 +19,33 @@ READ = {*KEYS.values(), 'bos_token_id', FORCED_FIRST, FORCED_END}
 READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_implementation', 'return_dict_in_generate'}
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
 TASKS = 'task_specific_params'
+
+# Settings of a search: transformers' names, and the fields of `Decoding`.
+STOPS = {True: 'first', False: 'early', 'never': 'exact'}  # of `early_stopping`
+WHOLE, NUMBER = 'a whole number', 'a number'
+# transformers' name -> (ours, what its value must be).
+SAME = {
+    'num_beams': ('beams', WHOLE),
+    'length_penalty': ('alpha', NUMBER),
+    'no_repeat_ngram_size': ('no_repeat_ngram_size', WHOLE),
+    'repetition_penalty': ('repetition_penalty', NUMBER),
+    'bad_words_ids': ('bad_words_ids', 'a list of lists of ids'),
+    'suppress_tokens': ('suppress_tokens', 'a list of ids'),
+    'begin_suppress_tokens': ('begin_suppress_tokens', 'a list of ids'),
+}
+LENGTHS = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens')
+SAMPLING = {'temperature': NUMBER, 'top_k': WHOLE, 'top_p': NUMBER}
+UNSERVED_SAMPLING = ('min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
+SERVED = {*SAME, *LENGTHS, *SAMPLING, 'early_stopping', 'do_sample'}
+NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values at which settings have no effect; NEUTRAL adds some
+NEUTRAL = {'num_return_sequences': 1, 'num_beam_groups': 1, 'typical_p': 1, 'guidance_scale': 1}
+NEUTRAL |= {'encoder_repetition_penalty': 1}
+# What older models have in config.json and this project does not serve.
+OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
+OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
+OLD_MOST = 20  # the default `max_length` of transformers
+BEAM_DEFAULTS = {'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}  # of transformers, where a file states only beams
+DEFAULT_TOP_K = 50  # of transformers, where tokens are drawn
 
 
 class Forced(NamedTuple):
@@ -133,33 +160,6 @@ def generation_of_run(ids: TextToTextIds, first: int) -> dict[str, Any]:
 def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
     """The keys of a config.json with these ids, and without those that transformers would take a default of."""
     return dict.fromkeys(UNSAID) | dict(values) | {key: getattr(ids, field) for field, key in KEYS.items()}
-
-
-STOPS = {True: 'first', False: 'early', 'never': 'exact'}  # of `early_stopping`
-WHOLE, NUMBER = 'a whole number', 'a number'
-# transformers' name -> (ours, what its value must be).
-SAME = {
-    'num_beams': ('beams', WHOLE),
-    'length_penalty': ('alpha', NUMBER),
-    'no_repeat_ngram_size': ('no_repeat_ngram_size', WHOLE),
-    'repetition_penalty': ('repetition_penalty', NUMBER),
-    'bad_words_ids': ('bad_words_ids', 'a list of lists of ids'),
-    'suppress_tokens': ('suppress_tokens', 'a list of ids'),
-    'begin_suppress_tokens': ('begin_suppress_tokens', 'a list of ids'),
-}
-LENGTHS = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens')
-SAMPLING = {'temperature': NUMBER, 'top_k': WHOLE, 'top_p': NUMBER}
-UNSERVED_SAMPLING = ('min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
-SERVED = {*SAME, *LENGTHS, *SAMPLING, 'early_stopping', 'do_sample'}
-NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values at which settings have no effect; NEUTRAL adds some
-NEUTRAL = {'num_return_sequences': 1, 'num_beam_groups': 1, 'typical_p': 1, 'guidance_scale': 1}
-NEUTRAL |= {'encoder_repetition_penalty': 1}
-# What older models have in config.json and this project does not serve.
-OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
-OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
-OLD_MOST = 20  # the default `max_length` of transformers
-BEAM_DEFAULTS = {'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}  # of transformers, where a file states only beams
-DEFAULT_TOP_K = 50  # of transformers, where tokens are drawn
 
 
 class Settings(NamedTuple):

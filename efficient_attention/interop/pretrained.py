@@ -76,6 +76,11 @@ from efficient_attention.whole_files import whole_folder
 from efficient_attention.workdir.seal import damage, has_seal, write_seal
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
+SEALED = 'exported model'  # in the line of its seal, which `sha256sum --check` reads, too
+# What is read of a sealed folder may not be added to it; other files, such as README.md, may.
+READ_NAMES = (CONFIG, INDEX, *CARRIED)
+READ_KINDS = ('*.safetensors', PIECES)
+ADVICE = 'delete the folder and export it again, or, if the change is meant, remove its seal (seal-*.sha256)'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -402,20 +407,14 @@ def parts_from(pretrained: Pretrained, names: frozenset[str]) -> Parts:
     )
 
 
-LABEL = 'exported model'
-READ_NAMES = (CONFIG, INDEX, *CARRIED)
-READ_KINDS = ('*.safetensors', PIECES)
-ADVICE = 'delete the folder and export it again, or, if the change is meant, remove its seal (seal-*.sha256)'
-
-
 def seal_export(folder: Path) -> None:
     """Writes the seal of a folder in which nothing changes any more; raises OSError."""
-    write_seal(folder, LABEL)
+    write_seal(folder, SEALED)
 
 
 def check_export(folder: Path) -> None:
     """Raises InputError, which names the first file, where a folder is sealed and not what was written."""
-    if has_seal(folder) and (found := damage(folder, LABEL, may_be_added=may_be_added)):
+    if has_seal(folder) and (found := damage(folder, SEALED, may_be_added=may_be_added)):
         raise InputError(f'{folder} is damaged: {found}; {ADVICE}')
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint's folder: which file it is, what belongs to it, and how it travels."""
+"""The tokenizer of a checkpoint's folder: which file it is, how it travels, and whether its ids are those of a run."""
 
 import itertools
 import json

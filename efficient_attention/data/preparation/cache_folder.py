@@ -1,4 +1,8 @@
-"""Writes a folder of the cache so that it appears complete or not at all, though processes are killed or race."""
+"""Writes folders of the cache, and checks them when they are opened.
+
+A folder appears complete or not at all, though processes are killed or race. Its manifest holds checksums of itself and
+of every other file.
+"""
 
 import contextlib
 import hashlib
@@ -13,6 +17,7 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.whole_files import FAULTS, whole_folder
 
+MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
 TARGET_TOKENIZER = 'target_tokenizer.json'  # of a workdir whose targets have one of their own
 UNIGRAM_COUNTS = 'unigram_counts.npy'
@@ -41,14 +46,11 @@ def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
             if str(error).startswith(f'{folder}: '):
                 raise InputError(f'{field}: {error}') from None
             raise
-        if not (folder / 'manifest.json').exists():  # else another process was faster, with the same content
+        if not (folder / MANIFEST).exists():  # else another process was faster, with the same content
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
     except OSError as error:  # of another file
         kind = RunError if error.errno in FAULTS else InputError
         raise kind(f'{error.filename}: {error.strerror}') from error
-
-
-MANIFEST = 'manifest.json'
 
 
 def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:

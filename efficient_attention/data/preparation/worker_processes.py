@@ -1,4 +1,4 @@
-"""A function of many tasks, computed in several processes, its results in the order of the tasks."""
+"""Worker processes: they return results in the order of the tasks, and end with the process that started them."""
 
 import collections
 import multiprocessing

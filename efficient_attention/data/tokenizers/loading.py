@@ -20,6 +20,8 @@ from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
+# The regular expressions that a tokenizer.json may have: those of published families, which end on any text.
+# A stranger's regular expression may take for ever, or end the process.
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SIGNS = r' ?[^\s\p{L}\p{N}]+[\r\n]*'
 SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
@@ -47,7 +49,6 @@ FAMILIES = {
 }
 OWN = (' {2,}', r'\s+', RUNS)  # of tokenizers that are made here, or of SentencePiece models
 SAFE_PATTERNS = frozenset({*OWN, *(pattern for patterns in FAMILIES.values() for pattern in patterns)})
-
 
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one

@@ -1,6 +1,7 @@
 """How texts are read: added tokens stay whole, and a structural token that a user types is text.
 
-The one rule for encoders, pairs, language models and corpora (docs/checkpoints.md).
+The one rule for encoders, pairs, language models and corpora (docs/checkpoints.md). Long texts are cut at blank lines,
+where no sentence and no word goes on.
 """
 
 import json
@@ -12,6 +13,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
+
+SECTION = 2**17  # characters; a longer document is cut at the next blank line, so that no task or record grows with it
+BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
 
 def reader_of(tokenizer: Tokenizer, symbols: Collection[str] = ()) -> Tokenizer:
@@ -44,10 +48,6 @@ def _renamed(vocabulary: Any, names: dict[str, str]) -> Any:
     if isinstance(vocabulary, dict):
         return {names.get(piece, piece): id for piece, id in vocabulary.items()}
     return [[names.get(piece, piece), score] for piece, score in vocabulary]
-
-
-SECTION = 2**17  # characters; a longer document is cut at the next blank line, so that no task or record grows with it
-BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
 
 def cut_at_blank_lines(text: str, section: int = SECTION) -> Iterator[str]:

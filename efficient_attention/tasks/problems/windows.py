@@ -1,4 +1,7 @@
-"""Overlapping windows over texts that are longer than a row, and the window in which a token has the most context."""
+"""Overlapping windows over texts that are longer than a row, and the window in which a token has the most context.
+
+Of tagged words, each is predicted in one row: none is lost, none predicted twice.
+"""
 
 import dataclasses
 from collections.abc import Sequence
