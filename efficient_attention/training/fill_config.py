@@ -27,7 +27,7 @@ from efficient_attention.interop.pretrained import (
     trained_ids,
 )
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
-from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
+from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
 from efficient_attention.training.initial_params import check_layers, open_start
 from efficient_attention.training.teacher import open_teacher_model
 from efficient_attention.training.teacher_checks import check_vocabularies

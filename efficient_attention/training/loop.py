@@ -18,7 +18,7 @@ from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, show_error
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.tasks.fine_tuning import EncodedExamples
+from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
