@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,59 @@ from efficient_attention.inference.translator import Translation, translator_of
 from efficient_attention.interop.config_in import read_values
 from efficient_attention.interop.pretrained import Pretrained
 
-DEFAULTS = {'max_tokens': 200, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'seed': 0, 'beams': 0, 'best': 1}
-SAMPLING = ('temperature', 'top_k', 'top_p')
+
+@dataclasses.dataclass(frozen=True)
+class GenerationOptions:
+    """How a language model writes: drawn by `Sampling` and a seed, or searched by beams.
+
+    Raises:
+        InputError: a value is out of range or no number, or has no effect beside beams.
+    """
+
+    max_tokens: int = 200  # to add
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    beams: int = 0  # 0 = tokens are drawn
+    best: int = 1  # texts of a search for each prompt
+
+    def __post_init__(self) -> None:
+        for name, minimum in (('max_tokens', 1), ('top_k', 0), ('seed', 0), ('beams', 0), ('best', 1)):
+            require_at_least(minimum, name, getattr(self, name))
+        for name in ('temperature', 'top_p'):
+            require(is_number(getattr(self, name)), name, getattr(self, name), 'a number')
+        require(self.best <= max(self.beams, 1), 'best', self.best, f'at most beams, which is {self.beams}')
+        for name in ('temperature', 'top_k', 'top_p', 'seed'):
+            if self.beams and getattr(self, name) != getattr(GenerationOptions, name):
+                raise InputError(f'{name} is {getattr(self, name)}; a search with beams draws nothing')
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+
+def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
+    """The options that are given, and defaults for the others; raises InputError where one is unknown or bad."""
+    known = [field.name for field in dataclasses.fields(GenerationOptions)]
+    if unknown := sorted(given.keys() - set(known)):
+        raise InputError(f'unknown options: {", ".join(unknown)}; known: {", ".join(known)}')
+    return GenerationOptions(**given)
+
+
+def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> Decoding:
+    """The search of an encoder-decoder by the options that are given; the files of its folder decide the others.
+
+    Raises:
+        InputError: an unknown option, or one out of range.
+    """
+    known = [field.name for field in dataclasses.fields(Decoding)]
+    if unknown := sorted(given.keys() - set(known)):
+        raise InputError(
+            f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", "length", *known])}'
+        )
+    return decoding_of(pretrained, path, given)
 
 
 class TextToTextPipeline:
@@ -25,31 +76,25 @@ class TextToTextPipeline:
     Args:
         pretrained: the checkpoint.
         path: of it, for messages.
+        decoding: how its texts are searched, see `decoding_options`.
         prefix: before each text; by default that of the run.
         length: most tokens of a text that is read, see `open_translator`.
         alignments: with the pieces of both sides and the weights of cross-attention, [pieces, source pieces].
-        options: fields of `Decoding`; the files of a Hugging Face folder decide the others where they state them.
 
     Raises:
-        InputError: an unknown option, one out of range, or a checkpoint that is no encoder-decoder's.
+        InputError: the checkpoint is no encoder-decoder's.
     """
 
     def __init__(
         self,
         pretrained: Pretrained,
         path: Path,
+        decoding: Decoding,
         *,
         prefix: str | None = None,
         alignments: bool = False,
         length: int = 0,
-        **options: Any,
     ) -> None:
-        known = [field.name for field in dataclasses.fields(Decoding)]
-        if unknown := sorted(options.keys() - set(known)):
-            raise InputError(
-                f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", "length", *known])}'
-            )
-        decoding = decoding_of(pretrained, path, options)
         self.best, self.alignments = decoding.best, alignments
         self.translator = translator_of(pretrained, path, decoding, prefix, length=length)
 
@@ -91,17 +136,15 @@ class TextGenerationPipeline:
 
     Args:
         path: a workdir.
+        options: how texts are drawn or searched.
         checkpoint: 'last', 'best' or a step; '' = the best where one is known, else the last.
-        options: `max_tokens` to add, 200 by default; the fields of `Sampling` and a `seed`, by which tokens are drawn;
-            or `beams`, which searches the most probable texts, and how many of them are the `best`.
 
     Raises:
-        InputError: an option is unknown or out of range, draws beside a search, or the path holds no language model.
+        InputError: an option of `Sampling` is out of range, or the path holds no language model.
     """
 
-    def __init__(self, path: Path, *, checkpoint: str = '', **options: Any) -> None:
-        self.options = checked_options(options)
-        self.sampling = Sampling(**{name: self.options[name] for name in SAMPLING})
+    def __init__(self, path: Path, options: GenerationOptions, *, checkpoint: str = '') -> None:
+        self.options, self.sampling = options, options.sampling
         if 'task' not in read_values(path):
             raise InputError(f'{path} is no workdir; text-generation needs a language model that train.py trained')
         self.generator = TextGenerator(path, checkpoint=checkpoint)
@@ -120,27 +163,10 @@ class TextGenerationPipeline:
     def written(self, prompt: str) -> Any:
         """The text, or the texts of a search, for one prompt."""
         check_text(prompt)
-        most, best, beams = (self.options[name] for name in ('max_tokens', 'best', 'beams'))
-        if not beams:
-            parts = self.generator(prompt, max_tokens=most, sampling=self.sampling, seed=self.options['seed'])
+        options, most = self.options, self.options.max_tokens
+        if not options.beams:
+            parts = self.generator(prompt, max_tokens=most, sampling=self.sampling, seed=options.seed)
             return {'text': ''.join(parts)}
-        found = self.generator.best(prompt, max_tokens=most, beams=beams, best=best)
+        found = self.generator.best(prompt, max_tokens=most, beams=options.beams, best=options.best)
         rows = [{'text': one.text, 'score': one.log_prob} for one in found]
-        return rows[0] if best == 1 else rows
-
-
-def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    """All options with their values; raises InputError for one that is unknown, no number, or without effect."""
-    if unknown := sorted(options.keys() - set(DEFAULTS)):
-        raise InputError(f'unknown options: {", ".join(unknown)}; known: {", ".join(DEFAULTS)}')
-    all_options = DEFAULTS | options
-    for name, minimum in (('max_tokens', 1), ('top_k', 0), ('seed', 0), ('beams', 0), ('best', 1)):
-        require_at_least(minimum, name, all_options[name])
-    for name in ('temperature', 'top_p'):
-        require(is_number(all_options[name]), name, all_options[name], 'a number')
-    beams = all_options['beams']
-    require(all_options['best'] <= max(beams, 1), 'best', all_options['best'], f'at most beams, which is {beams}')
-    for name in (*SAMPLING, 'seed'):
-        if beams and all_options[name] != DEFAULTS[name]:
-            raise InputError(f'{name} is {all_options[name]}; a search with beams draws nothing')
-    return all_options
+        return rows[0] if options.best == 1 else rows
