@@ -1,1 +1,1 @@
-"""Which rows make a batch, from (seed, step) alone: lengths, mixtures, and each process's share of them."""
+"""Which rows make a batch, as a function of (seed, step): similar lengths, mixtures, each process's share."""

@@ -1,1 +1,1 @@
-"""What each preparation does: folders of the cache, held-out documents, worker processes, progress."""
+"""Steps that every preparation shares: cache folders, held-out documents, worker processes, progress."""
