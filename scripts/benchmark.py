@@ -323,9 +323,9 @@ def measure_input(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
 def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
     from efficient_attention.config.data import DataConfig
+    from efficient_attention.data.batching.host_block import HostBlock
     from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
     from efficient_attention.data.corpus.prepare import prepare_corpus
-    from efficient_attention.data.host_block import HostBlock
 
     config = DataConfig(
         source=options.source,

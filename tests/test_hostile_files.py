@@ -116,7 +116,7 @@ def config_with(name: str, **values: object) -> Callable[[Path], object]:
 
 def pickled_array(here: Path) -> None:
     """Replaces the counts of a prepared corpus by a pickled array, with manifests that say so."""
-    from efficient_attention.data.cache_manifest import describe_files, manifest_checksum
+    from efficient_attention.data.preparation.cache_folder import describe_files, manifest_checksum
 
     [folder] = (here / 'cache').glob('text-*')
     np.save(folder / 'unigram_counts.npy', np.array([Payload(here / 'marker')], object), allow_pickle=True)

@@ -36,7 +36,7 @@ from efficient_attention.distillation.teacher_checks import (
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import matched
 from efficient_attention.interop.pretrained import Pretrained, open_encoder
-from efficient_attention.interop.same_vocabulary import check_same_vocabulary
+from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.pretraining import PretrainingModel

@@ -9,7 +9,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.interop.same_vocabulary import check_combinable
+from efficient_attention.interop.tokenizer_files import check_combinable
 
 FIELD = 'distill.teacher'
 READERS = {  # fields of the group that some terms alone read

@@ -7,8 +7,8 @@ from typing import Any
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.cache_manifest import json_sha256
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
+from efficient_attention.data.preparation.cache_folder import json_sha256
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.fine_tuning import content_digests
 

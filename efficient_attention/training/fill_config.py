@@ -28,8 +28,8 @@ from efficient_attention.interop.pretrained import (
     open_pretrained,
     trained_ids,
 )
-from efficient_attention.interop.same_vocabulary import check_same_vocabulary
-from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
+from efficient_attention.interop.tokenizer_files import check_same_vocabulary
+from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
 from efficient_attention.training.initial_params import check_layers, open_start
 
 Values = dict[str, Any]

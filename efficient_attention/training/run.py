@@ -18,7 +18,7 @@ from efficient_attention.models.sharding import abstract_arrays, check_divisible
 from efficient_attention.objectives.beside import joined
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.pruning.pruner import Pruner, make_pruner
-from efficient_attention.tasks.fine_tuning import EncodedExamples
+from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.optimizer import (
