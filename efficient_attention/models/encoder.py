@@ -129,6 +129,6 @@ def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: A
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
     """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
-    if not any(mechanism.needs_rng for mechanism in (*config.mechanisms, config.cross_mechanism)):
+    if not any(mechanism.draws.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)

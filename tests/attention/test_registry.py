@@ -238,7 +238,7 @@ def test_every_mechanism_has_a_row():
 
 def segments_for(mechanism: Mechanism) -> np.ndarray:
     """Packed rows with padding, or of one text each."""
-    return np.minimum(SEGMENTS, 1) if mechanism.needs_whole_rows else SEGMENTS
+    return np.minimum(SEGMENTS, 1) if mechanism.needs.whole_rows else SEGMENTS
 
 
 def vectors() -> list[jax.Array]:
@@ -252,10 +252,10 @@ def served(
     segments = jnp.asarray(segments_for(mechanism)) if segments is None else segments
     options = {'query_segments': segments, 'key_segments': segments, 'backend': backend}
     options['learned'] = drawn_operands(mechanism, H, K)
-    options |= {'rng': RNG} if mechanism.needs_rng else {}
-    if mechanism.needs_centres:
+    options |= {'rng': RNG} if mechanism.draws.always else {}
+    if mechanism.needs.centres:
         options |= {'centres': jnp.broadcast_to(CENTRES, (B, *CENTRES.shape))}
-    return attend(q, q if mechanism.normalises_keys else k, v, mechanism, **options)
+    return attend(q, q if mechanism.needs.shared_qk else k, v, mechanism, **options)
 
 
 def defined(text: str, segments_BL: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -323,7 +323,7 @@ def test_cost_is_that_of_the_program(text: str):
     """Other options in test_cost.py. The lists of tiles that Softmax visits are padded, so it computes some more."""
     counted, traced = both_counts(text, 512)
     assert counted <= 1.01 * traced
-    assert traced <= counted * (1.35 if parse_mechanism(text).has_backends else 1.01)
+    assert traced <= counted * (1.35 if parse_mechanism(text).form.has_backends else 1.01)
 
 
 # ---- the worked examples of the docs ----

@@ -11,6 +11,7 @@ from efficient_attention.attention.distributions.hard import drawn, hard
 from efficient_attention.attention.dropout import fold_indices, row_seeds
 from efficient_attention.attention.logits import definition as logits
 from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.mechanism import Draws
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require_truth_values
 
@@ -38,9 +39,9 @@ class Hard(OverPattern):
         require_truth_values('hard', sampled=self.sampled)
 
     @property
-    def draws_in_training(self) -> bool:
-        """Whether keys are drawn where `rng` is given."""
-        return self.sampled
+    def draws(self) -> Draws:
+        """Keys, where it is `sampled`."""
+        return Draws(in_training=self.sampled)
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """One for the allowed key with the largest logit."""
@@ -49,7 +50,7 @@ class Hard(OverPattern):
 
 def weights_of(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
     """The dense weights; of draws also their log-probabilities."""
-    if request.rng is None or not request.mechanism.draws_in_training:
+    if request.rng is None or not request.mechanism.draws.in_training:
         return logits.weights_of(request, dtype, precision)
     logits_BHLM = logits.scaled_logits(request, dtype, precision)
     return drawn(logits_BHLM, logits.allowed_pairs(request), random_bits(request, request.rng))

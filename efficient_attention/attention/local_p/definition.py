@@ -11,7 +11,7 @@ from jaxtyping import Float
 from efficient_attention.attention.distributions import DISTRIBUTIONS
 from efficient_attention.attention.logits.definition import FLOAT32, HIGHEST, scaled_logits
 from efficient_attention.attention.logits.over_pattern import Weights
-from efficient_attention.attention.mechanism import Mechanism, of_kind
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Reads, of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import same_segment
 from efficient_attention.errors import require, require_at_least
@@ -32,6 +32,10 @@ class LocalP(Mechanism):
     """
 
     name = 'local_p'
+    needs = Needs(centres=True)
+    form = Form(has_logits=True)
+    # Places are predicted in another sequence; of its own row a token knows its place, around which `window` reads.
+    reads = Reads(other_sequence=True, own_row=False)
 
     radius: int = 10
     distribution: str = 'softmax'
@@ -40,26 +44,6 @@ class LocalP(Mechanism):
         require_at_least(1, 'local_p radius', self.radius)
         known = f'one of {", ".join(DISTRIBUTIONS)}'
         require(self.distribution in DISTRIBUTIONS, 'local_p distribution', self.distribution, known)
-
-    @property
-    def has_logits(self) -> bool:
-        """True: a bias adds to q k^T."""
-        return True
-
-    @property
-    def needs_centres(self) -> bool:
-        """True: each query says where it reads."""
-        return True
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """True: that is what places are predicted in."""
-        return True
-
-    @property
-    def reads_itself(self) -> bool:
-        """False: of its own row a token knows its place, around which `window` reads."""
-        return False
 
 
 def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:

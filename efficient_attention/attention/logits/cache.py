@@ -135,7 +135,7 @@ def decode_keys(
         # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
         cache = jax.lax.optimization_barrier(write(slots, cache, new))
         return read_keys(spec, query_BnHK, new, cache, terms)[0], cache
-    if spec.mechanism.merges:
+    if spec.mechanism.form.merges:
         results = [read_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
         return merge([(out, lse) for out, lse in results if lse is not None])[0], write(slots, cache, new)
     return read_keys(spec, query_BnHK, new, with_keys(cache, new), terms)[0], write(slots, cache, new)

@@ -5,7 +5,7 @@ import dataclasses
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Reads
 from efficient_attention.attention.patterns import Full, Pattern, head_patterns
 from efficient_attention.attention.patterns.text_form import pattern_text
 from efficient_attention.errors import require
@@ -22,6 +22,7 @@ class OverPattern(Mechanism):
     """
 
     name = 'logits'
+    form = Form(has_logits=True)
 
     pattern: Pattern = Full()
 
@@ -38,29 +39,18 @@ class OverPattern(Mechanism):
         return self.pattern.is_causal
 
     @property
-    def compares_positions(self) -> bool:
-        """Whether its pattern needs to know how query and key positions relate."""
-        return self.pattern.compares_positions
+    def needs(self) -> Needs:
+        """Positions, unless its pattern allows every pair."""
+        return Needs(positions=self.pattern.compares_positions)
 
     @property
-    def reads_length(self) -> bool:
-        """Whether its pattern places random tiles or the last global tokens by the number of keys."""
-        return self.pattern.for_keys(64) != self.pattern.for_keys(4096)
-
-    @property
-    def has_logits(self) -> bool:
-        """True: a bias or a relative term adds to q k^T."""
-        return True
-
-    @property
-    def goes_by_distance(self) -> bool:
-        """Whether query position - key position alone decides who may read whom."""
-        return self.pattern.goes_by_distance
-
-    @property
-    def is_band(self) -> bool:
-        """Whether its pattern lets a query read all keys within one run of distances and no others."""
-        return self.pattern.is_band
+    def reads(self) -> Reads:
+        """What its pattern says; some place random tiles, or the last global tokens, by the number of keys."""
+        return Reads(
+            by_distance=self.pattern.goes_by_distance,
+            one_band=self.pattern.is_band,
+            by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
+        )
 
     def keys_back(self, length: int) -> int:
         """How many of `length` positions a causal query reads at most: itself and as far as its pattern reaches."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind
 from efficient_attention.attention.nystrom.landmarks import inverse, landmarks
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax
@@ -45,6 +45,12 @@ class Nystrom(Mechanism):
     """
 
     name = 'nystrom'
+    needs = Needs(positions=False, whole_rows=True)  # landmarks are means over neighbours in their row
+    form = Form(has_dropout=False)  # the weights of keys are never computed one by one
+    reads = Reads(
+        other_sequence=False,
+        why_one_row="mixes queries in its landmarks, by which a decoder's would tell of later targets",
+    )
 
     landmarks: int = 64
     iterations: int = 6
@@ -56,40 +62,11 @@ class Nystrom(Mechanism):
         is_odd = self.convolution == 0 or (self.convolution > 0 and self.convolution % 2 == 1)
         require(is_odd, 'nystrom convolution', self.convolution, '0 or an odd width')
 
-    @property
-    def compares_positions(self) -> bool:
-        """False: landmarks go by the order of tokens in their row."""
-        return False
-
-    @property
-    def has_dropout(self) -> bool:
-        """False: the weights of keys are never computed one by one."""
-        return False
-
-    @property
-    def needs_whole_rows(self) -> bool:
-        """True: landmarks are means over neighbours, whatever their text."""
-        return True
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """False: landmarks mix the queries, so that a decoder's would tell of later targets."""
-        return False
-
-    @property
-    def why_one_row(self) -> str:
-        """See `reads_other_sequence`."""
-        return "mixes queries in its landmarks, by which a decoder's would tell of later targets"
-
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
         """The convolution [H, its width], where there is one."""
         if not self.convolution:
             return {}
         return {'convolution': Operand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
-
-    def differs_by_head(self, heads: int) -> bool:
-        """Whether each head has a convolution of its own."""
-        return bool(self.convolution) and heads > 1
 
 
 class Means(NamedTuple):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind, refuse
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.routing.centroids import (
     HIGHEST,
@@ -18,7 +18,7 @@ from efficient_attention.attention.routing.centroids import (
 )
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
 from efficient_attention.attention.whole_rows import per_head, valid_keys
-from efficient_attention.errors import InputError, require, require_at_least, require_truth_values
+from efficient_attention.errors import require, require_at_least, require_truth_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Routing(Mechanism):
     """
 
     name = 'routing'
+    form = Form(why_no_decoding='clusters are chosen from the whole row')
+    reads = Reads(other_sequence=False, by_other_texts=True)  # all texts of a row take places in its clusters
 
     clusters: int = 64
     size: int = 64
@@ -70,29 +72,9 @@ class Routing(Mechanism):
         require_truth_values('routing', causal=self.causal)
 
     @property
-    def is_causal(self) -> bool:
-        """Whether it was made with `causal=True`."""
-        return self.causal
-
-    @property
-    def has_causal_option(self) -> bool:
-        """True: the option is the field `causal`."""
-        return True
-
-    @property
-    def compares_positions(self) -> bool:
-        """Whether it is causal or some heads are local; clusters go by content."""
-        return self.causal or self.local_heads > 0
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """False: centroids take queries and keys of one row."""
-        return False
-
-    @property
-    def chooses_by_row(self) -> bool:
-        """True: other texts of a row take places in its clusters."""
-        return True
+    def needs(self) -> Needs:
+        """Positions where it is causal or some heads are local; clusters go by content."""
+        return Needs(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
         """The centroids [H, C, K + 1] of the heads that are not local; the last column has their tokens' number."""
@@ -109,17 +91,13 @@ class Routing(Mechanism):
         """Raises an InputError where no head is left that is not local."""
         require(self.local_heads < heads, 'routing local_heads', self.local_heads, f'below {heads}, the heads')
 
-    def check_decoding(self) -> None:
-        """Raises an InputError: tokens that come later change which keys a query meets."""
-        raise InputError('routing attention cannot go on token by token: clusters are chosen from the whole row')
-
 
 def check(request: Request) -> None:
     """Raises NotImplementedError for what is not served, and InputError where all heads are local."""
     mechanism, (queries, keys) = of_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
     mechanism.check_heads(request.query.shape[2])
     form = 'causal form' if mechanism.causal else 'local heads'
-    is_moved = mechanism.compares_positions and not request.has_default_positions
+    is_moved = mechanism.needs.positions and not request.has_default_positions
     lacks = {
         'additive bias': request.bias is not None,
         'log-sum-exp': request.return_lse,

@@ -6,6 +6,7 @@ from jax import Array
 from jaxtyping import Bool
 
 from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.mechanism import Form
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require_at_least
 
@@ -22,27 +23,13 @@ class Softmax(OverPattern):
     """
 
     name = 'softmax'
+    form = Form(has_logits=True, has_backends=True, merges=True, splits_tokens=True)
 
     tile: int = dataclasses.field(default=64, repr=False)
 
     def __post_init__(self) -> None:
         OverPattern.__post_init__(self)
         require_at_least(1, 'softmax tile', self.tile)
-
-    @property
-    def merges(self) -> bool:
-        """True: through log-sum-exps."""
-        return True
-
-    @property
-    def splits_tokens(self) -> bool:
-        """True: results over parts of the keys merge."""
-        return True
-
-    @property
-    def has_backends(self) -> bool:
-        """True: `backend` chooses among those of serve.py."""
-        return True
 
     def causal_form(self, text: str) -> str:
         """Its pattern's text & causal, for error lines."""

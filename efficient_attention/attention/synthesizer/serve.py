@@ -51,7 +51,7 @@ def compared(request: Request) -> tuple[Float[Array, 'B L H X'], Float[Array, 'B
     mechanism = of_kind(Synthesizer, request.mechanism)
     scale = math.sqrt(mechanism.compared_width(request.query.shape[3]))
     query, key = request.query, per_head(request.key, request.query.shape[2])
-    if mechanism.reads_keys:
+    if mechanism.reads.keys:
         return query, key
     if mechanism.reads_table_as_logits:
         return jnp.zeros_like(query), jnp.zeros_like(key)

@@ -42,7 +42,7 @@ def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float
     """Output in the query's dtype and float32 log-sum-exp of logits with a table; every head has its keys."""
     batch, queries, heads, width = request.query.shape
     keys = value_BMHK.shape[1]
-    has_products = of_kind(Synthesizer, request.mechanism).reads_keys
+    has_products = of_kind(Synthesizer, request.mechanism).reads.keys
     steps = -(-queries // STEP)
     table_HLM = request.operand('table')[:, :queries, :keys]
     table_HLM = jnp.pad(table_HLM, ((0, 0), (0, steps * STEP - queries), (0, 0)))

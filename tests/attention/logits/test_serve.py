@@ -32,7 +32,7 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
 def test_rows_and_heads_may_lie_on_several_devices(text: str):
     """Forward and gradient are those of one device, with additive scores, dropout and draws."""
     mechanism, (arrays, extra) = parse_mechanism(text), inputs(13, 'dropout segments padding')
-    extra |= {'centres': jax.random.uniform(jax.random.key(8), (2, 13, 4))} if mechanism.needs_centres else {}
+    extra |= {'centres': jax.random.uniform(jax.random.key(8), (2, 13, 4))} if mechanism.needs.centres else {}
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
 
     def loss(additive: jax.Array, *arrays: jax.Array) -> jax.Array:
