@@ -176,11 +176,12 @@ def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, 
             raise ValueError(f'{name} is no typed key; make one with jax.random.key(seed)')
     if dropout_rate > 0.0 and rng is None and dropout_rng is None:
         raise ValueError('attention dropout needs dropout_rng or rng, a key')
-    if mechanism.draws.always and rng is None:
+    draws = mechanism.draws
+    if draws.always and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
-    if mechanism.draws.always and rng.ndim:
+    if draws.always and rng.ndim:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key; got {rng.shape} of them')
-    is_by_row = mechanism.draws.in_training or mechanism.draws.noise
+    is_by_row = draws.in_training or draws.noise
     if is_by_row and rng is not None and rng.shape not in ((), (batch,)):
         raise ValueError(f'rng holds {rng.shape} keys; it must be one, or one for each of {batch} rows')
     row_keys = rng if dropout_rng is None else dropout_rng

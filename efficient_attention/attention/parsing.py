@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.logits.over_pattern import OverPattern
+from efficient_attention.attention.logits.definition import OverPattern
 from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
     Block,

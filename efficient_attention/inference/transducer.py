@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.devices import device_kind
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require

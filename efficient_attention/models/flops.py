@@ -1,7 +1,7 @@
 """The floating-point operations of a model's forward pass; a multiply-add counts two."""
 
-from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import direction_config
 from efficient_attention.models.uneven import layer_sizes

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.registry import multiply_adds
 from tests.attention.cells import drawn_operands
 
 HEADS, WIDTH = 2, 64

@@ -8,7 +8,7 @@ import pytest
 from jax import export
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 

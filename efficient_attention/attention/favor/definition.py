@@ -59,3 +59,13 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 def request_features(request: Request) -> FeatureMap:
     """The map to the features that the request's key draws."""
     return of_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
+
+
+def multiply_adds(mechanism: FAVOR, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: features of queries and keys, sums over keys, and sums read by queries.
+
+    Where causal also two products over the pairs of each chunk. The additions that features need beside their products
+    are left out.
+    """
+    chunk = min(mechanism.chunk, length) if mechanism.causal else 0
+    return heads * length * (4 * mechanism.features * width + chunk * (mechanism.features + width))

@@ -60,3 +60,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     reading_BHLP, _ = masked_softmax(logits_BHLP, everywhere)
     weights_BHLM = jnp.einsum('BHLP,BHPM->BHLM', reading_BHLP, read_BHPM, precision=HIGHEST)
     return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+
+
+def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: points against keys, keys and values mixed, queries against points, and their mix."""
+    return 5 * heads * length * mechanism.points * width

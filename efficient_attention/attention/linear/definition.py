@@ -85,3 +85,14 @@ def check_length(request: Request) -> None:
 def check_positions(most: int, mechanism: Linear) -> None:
     """Raises NotImplementedError for so many positions beyond the length of 'cos'."""
     refuse('linear', {f'room for {most} positions, only for {mechanism.length}': most > mechanism.length})
+
+
+def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: sums over keys and sums read by queries, of values and of a one.
+
+    Where causal also two products over the pairs of each chunk.
+    """
+    chunk = min(mechanism.chunk, length) if mechanism.causal else 0
+    if mechanism.kind == 'cos':  # two blocks of features, and a position behind each vector
+        return heads * length * (4 * width * (width + 2) + chunk * (3 * width + 1))
+    return heads * length * 2 * width * (width + 1 + chunk)

@@ -35,7 +35,7 @@ class Linformer(Mechanism):
     """
 
     name = 'linformer'
-    form = Form(drops_slots=True)
+    form = Form(drops_slots=True)  # dropout acts on the weights of slots
 
     rank: int = 256
     length: int = 512
@@ -85,3 +85,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     if valid_BM is not None:
         weights_BHLM = jnp.where(valid_BM[:, None, None], weights_BHLM, 0.0)
     return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+
+
+def multiply_adds(mechanism: Linformer, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: keys and values to slots, queries against slots, and the slots' values mixed."""
+    return 4 * heads * length * mechanism.rank * width

@@ -23,9 +23,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, Shaped
 
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
-from efficient_attention.attention.logits.additive import additive_logits
 from efficient_attention.attention.logits.cache_slots import Slots, slots_of
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.logits.definition import OverPattern, Weights, additive_logits
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern, head_patterns

@@ -25,6 +25,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.checks import same_values
+from efficient_attention.attention.lsh.hashing import bucket_factors
 from efficient_attention.attention.lsh.rounds import Layout, make_rounds
 from efficient_attention.attention.mechanism import Draws, Form, Mechanism, Needs, Reads, lack, of_kind, refuse
 from efficient_attention.attention.request import Request
@@ -155,3 +156,14 @@ def is_allowed(request: Request, layout: Layout) -> Bool[Array, 'b 1 #L #M']:
     """Whether each key is in the query's segment and, where attention is causal, does not come after the query."""
     allowed_b1LM = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
+
+
+def multiply_adds(mechanism: LSH, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: in each round the hash, and two products over the pairs of each chunk.
+
+    A chunk reads itself and the one before; slots that fill up the last chunk count as positions.
+    """
+    layout = lay_out(mechanism, length)
+    hashes = length * sum(factor // 2 for factor in bucket_factors(layout.buckets))
+    pairs = layout.chunks * layout.size**2 * (1 + layout.before)
+    return heads * mechanism.rounds * width * (hashes + 2 * pairs)

@@ -16,6 +16,7 @@ from efficient_attention.attention.routing.centroids import (
     nearness,
     with_statistics,
 )
+from efficient_attention.attention.routing.windows import cut_windows
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
 from efficient_attention.attention.whole_rows import per_head, valid_keys
 from efficient_attention.errors import require, require_at_least, require_truth_values
@@ -167,3 +168,15 @@ def cluster_weights(
 def is_taken(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
     """1 for the tokens at these places, 0 for others."""
     return (places_BHCw[..., None] == jnp.arange(length)[None, None, None, None]).any(axis=3).astype(jnp.float32)
+
+
+def multiply_adds(mechanism: Routing, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: tokens against centroids, and two products over the pairs of clusters and windows.
+
+    The centroids' statistics, which only training takes, are left out.
+    """
+    size, routed = min(mechanism.size, length), heads - mechanism.local_heads
+    in_clusters = 2 * mechanism.clusters * width * (length + size**2)
+    cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
+    in_windows = 2 * cut.blocks * cut.size**2 * cut.read * width
+    return routed * in_clusters + mechanism.local_heads * in_windows

@@ -246,3 +246,18 @@ def of_keys(
     is_own_nj = jnp.eye(blocks, dtype=jnp.float32)[None, None, :, None, :, None]
     weights_BHntjs = weights_BHntjs + own_BHnts[:, :, :, :, None] * is_own_nj
     return weights_BHntjs.reshape(batch, heads, blocks * size, blocks * size)
+
+
+def multiply_adds(mechanism: Sinkhorn, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: logits of the sort, blocks mixed, and queries against the slots that they read.
+
+    Slots that fill up the last block count as tokens, and add a product for their mask.
+    """
+    size, blocks = mechanism.block, -(-length // mechanism.block)
+    sorted_blocks = min(mechanism.cut, blocks) if mechanism.cut else blocks
+    logits = blocks**2 * width
+    mixes = 2 * sorted_blocks * blocks * size * width
+    if length % size:
+        mixes += sorted_blocks * blocks * size
+    slots = sorted_blocks * size if mechanism.cut else 2 * size
+    return heads * (logits + mixes + 2 * blocks * size * slots * width)

@@ -2,17 +2,18 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.logits.definition import allowed_pairs, dot_logits, logit_terms
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
-from efficient_attention.attention.mechanism import Form, Needs, Operand, Reads, of_kind, refuse
+from efficient_attention.attention.logits.definition import OverPattern, Weights, allowed_pairs, dot_logits, logit_terms
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind, refuse
 from efficient_attention.attention.patterns import Full, Pattern
 from efficient_attention.attention.request import Numbers, Request
+from efficient_attention.attention.room import Room
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require, require_at_least
 
@@ -155,3 +156,14 @@ def entries(
 def is_inside(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
     """Whether positions are among 0, 1, ..., `length` - 1."""
     return (positions >= 0) & (positions < length)
+
+
+def multiply_adds(softmax: Room, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: those of softmax attention over the same pattern."""
+    return softmax.multiply_adds(softmax_of(softmax, mechanism), length, heads, mechanism.compared_width(width))
+
+
+def softmax_of(softmax: Room, mechanism: Synthesizer) -> Mechanism:
+    """Softmax over the same pattern."""
+    make: Any = softmax.kind
+    return make(mechanism.pattern)

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.device_forms import device_forms
-from efficient_attention.attention.device_kind import device_count
-from efficient_attention.attention.map_steps import map_steps
+from efficient_attention.attention.devices import device_count, device_forms
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Result
 from efficient_attention.attention.synthesizer.definition import Synthesizer
+from efficient_attention.attention.synthesizer.map_steps import map_steps
 from efficient_attention.attention.weights import MASKED
 
 STEP = 128  # queries

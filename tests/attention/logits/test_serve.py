@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.attention.attend import attend, make_request
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.attention.logits import query_chunks
+from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.logits.serve import serve
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.mesh import MeshConfig
@@ -24,7 +24,7 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
         return serve(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0]
 
     expected = run()
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
     assert_close(run(), expected)
 
 
