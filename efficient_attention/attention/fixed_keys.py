@@ -73,7 +73,7 @@ def fix_keys(
     Sums and slots are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of
     mechanisms that draw something, `learned` what a mechanism learns.
     """
-    if mechanism.needs_rng and rng is None:
+    if mechanism.draws.always and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
     key, value = (without_padding(x, keys.segments) for x in (keys.key, keys.value))
     keys = keys._replace(key=key, value=value)
@@ -119,7 +119,7 @@ def attend_fixed(
         return read_slots(mechanism, fixed.slots, query, segments, options).reshape(new.query.shape)
     options |= {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
     options |= {'additive': additive, 'centres': centres}
-    if mechanism.compares_positions:
+    if mechanism.needs.positions:
         options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
     # Not `attend`, which would zero the padding of keys at each decoding step: `fix_keys` has done it once.
@@ -133,7 +133,7 @@ def read_slots(
     """The softmax over the slots, with dropout; zeros for queries of another segment, and for padding."""
     dropout = {name: options[name] for name in ('dropout_rate', 'dropout_rng') if name in options}
     is_dropped = dropout.get('dropout_rate', 0.0) > 0.0
-    refuse(mechanism.name, {'dropout on weights': is_dropped and not mechanism.drops_itself})
+    refuse(mechanism.name, {'dropout on weights': is_dropped and not mechanism.form.drops_slots})
     out_BLHK = attend(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), **dropout)
     is_read_BL = (segments_BL == slots.text_B[:, None]) & (segments_BL != 0)
     out_BLHK = jnp.where(is_read_BL[..., None, None], out_BLHK, jnp.zeros_like(out_BLHK))

@@ -60,11 +60,11 @@ class Attention(nnx.Module):
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
         mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
-        has_query = mechanism.reads_queries
+        has_query = mechanism.reads.queries
         self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_query else None
         if self.query is not None and config.kernel_init == 'fan_in' and not config.scaled_logits:
             self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
-        has_key = (is_cross or not config.shared_qk) and config.score != 'location' and mechanism.reads_keys
+        has_key = (is_cross or not config.shared_qk) and config.score != 'location' and mechanism.reads.keys
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
@@ -74,7 +74,7 @@ class Attention(nnx.Module):
         self.general = General(config, rngs=rngs) if config.score == 'general' else None
         self.additive = Additive(config, rngs=rngs) if config.score == 'additive' else None
         self.location = Location(config, rngs=rngs) if config.score == 'location' else None
-        has_centres = is_cross and config.cross_mechanism.needs_centres
+        has_centres = is_cross and config.cross_mechanism.needs.centres
         self.centres = Centres(config, rngs=rngs) if has_centres else None
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
@@ -106,7 +106,7 @@ class Attention(nnx.Module):
         assert memory is None or isinstance(memory, LayerMemory)
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
-        draws = fold(context.rng, DRAW_STREAM) if mechanism.has_training_noise else context.mechanism_rng
+        draws = fold(context.rng, DRAW_STREAM) if mechanism.draws.noise else context.mechanism_rng
         options = self.options(context.rng) | {'rng': draws}
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
@@ -154,7 +154,7 @@ class Attention(nnx.Module):
         options = self.options(context.rng) | cross_options(mechanism, context, other)
         operands = self.cross_operands(x_BLD, q_BLHK, keys.key)
         options |= operands.options
-        if mechanism.draws_in_training and context.rng is not None:
+        if mechanism.draws.in_training and context.rng is not None:
             options['rng'] = fold(context.rng, DRAW_STREAM)
             out_BLHK, drawn_BHL = attend(q_BLHK, keys.key, keys.value, mechanism, return_lse=True, **options)
             return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
@@ -215,7 +215,7 @@ class Attention(nnx.Module):
         centres_BLH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
         new = NewQueries(q_BLHK, segments_BL, positions_BL, centres_BLH)
         options = self.options(rng) | {'additive': additive_HK, 'learned': learned_arrays(self.learned, None)}
-        if config.cross_mechanism.draws_in_training and rng is not None:
+        if config.cross_mechanism.draws.in_training and rng is not None:
             assert operands is not None
             options['rng'] = fold(rng, DRAW_STREAM)
             out_BLHK, drawn_BHL = attend_fixed(config.cross_mechanism, fixed, new, return_lse=True, **options)
@@ -245,7 +245,7 @@ class Attention(nnx.Module):
         `places` are the positions of both, by which the config may rotate them; without any, contents alone count.
         """
         v_BMHK = self.split_heads(self.value(read_BMD))
-        if not mechanism.reads_keys:  # vectors in the places of those that nothing compares
+        if not mechanism.reads.keys:  # vectors in the places of those that nothing compares
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
         q_BLHK = self.general_query(self.split_heads(of_module(self.query)(x_BLD)))
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
@@ -255,7 +255,7 @@ class Attention(nnx.Module):
             is_one = k_BMHK is q_BLHK
             q_BLHK = rotate(q_BLHK, places[0])
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
-        if not has_keys and not mechanism.normalises_keys:
+        if not has_keys and not mechanism.needs.shared_qk:
             k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
@@ -280,9 +280,9 @@ def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) 
 
     Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
     """
-    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng) if mechanism.needs_rng else None}
+    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng) if mechanism.draws.always else None}
     options |= {'query_segments': context.segments_BL, 'key_segments': other.segments_BM}
-    if mechanism.compares_positions:
+    if mechanism.needs.positions:
         options |= {'query_positions': context.positions_BL, 'key_positions': other.positions_BM}
     return options
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.map_steps import map_steps
+from efficient_attention.attention.synthesizer.map_steps import map_steps
 from tests.tolerances import assert_close
 
 GROUPS, STEPS, S, M = 3, 4, 5, 6

@@ -12,17 +12,17 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention.attend import attend, make_request
-from efficient_attention.attention.device_forms import (
+from efficient_attention.attention.devices import (
     CPU,
     FORMS,
     TPU,
     DeviceForms,
+    compiled_for,
     cores,
     device_forms,
     has_bfloat16_instructions,
     using_forms,
 )
-from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.softmax import dense_loop

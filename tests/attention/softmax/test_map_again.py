@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from efficient_attention.attention.map_again import map_again
+from efficient_attention.attention.softmax.dense_loop import map_again
 from tests.tolerances import assert_close
 
 

@@ -2,7 +2,7 @@
 
 import jax
 
-from efficient_attention.attention.redraw import redraw_key
+from efficient_attention.models.encoder import redraw_key
 
 RNG = jax.random.key(0)
 
