@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.request import Options
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
@@ -38,8 +39,8 @@ def cross_weights(
     number = range(config.layers)[layer]
     context = Context(segments_BL, read['positions_BL'], mechanism_rng=fold(mechanism_rng(config, 0), number))
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
-    options = cross_options(config.cross_mechanism, context, other) | operands.options
-    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)
+    options = operands.beside(cross_options(config.cross_mechanism, context, other, Options()))
+    return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 
 def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence) -> Array:
@@ -49,5 +50,5 @@ def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other:
         raise InputError(f'model.source_reading is {config.source_reading!r}: no attention to the source, no weights')
     positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
     context = Context(segments_BL, positions_BL, mechanism_rng=fold(mechanism_rng(config, 0), config.layers))
-    options = cross_options(config.cross_mechanism, context, other) | operands.options
-    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)
+    options = operands.beside(cross_options(config.cross_mechanism, context, other, Options()))
+    return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)

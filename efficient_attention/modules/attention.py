@@ -1,5 +1,6 @@
 """The attention sub-layer: projections, one call into `attend`, the output projection."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend
+from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
@@ -16,6 +17,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence, fold
 from efficient_attention.modules.distances import DistanceTerm
@@ -43,11 +45,15 @@ class AttentionOperands(NamedTuple):
     value_BMHK: Array | None = None  # of a self-attention; weights do not depend on it
     learned: dict[str, Array] | None = None  # by name
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What stands beside queries and keys, as keyword arguments of `attend` and `attention_weights`."""
-        found = {'relative': self.relative, 'additive': self.additive_HK, 'centres': self.centres_BLH}
-        return found | {'learned': self.learned}
+    def beside(self, options: Options) -> Options:
+        """The options of `attend` with what stands here beside queries and keys."""
+        return dataclasses.replace(
+            options,
+            relative=self.relative,
+            additive=self.additive_HK,
+            centres=self.centres_BLH,
+            learned=self.learned,
+        )
 
 
 class Attention(nnx.Module):
@@ -107,16 +113,16 @@ class Attention(nnx.Module):
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
         draws = fold(context.rng, DRAW_STREAM) if mechanism.has_training_noise else context.mechanism_rng
-        options = self.options(context.rng) | {'rng': draws}
+        options = dataclasses.replace(self.options(context.rng), rng=draws)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together')
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
             return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
-        options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
+        options = dataclasses.replace(options, bias=context.bias, query_segments=segments_BL, key_segments=segments_BL)
         if memory is not None:
-            options |= memory.options(segments_BL)
+            options = memory.before(options, segments_BL)
             mechanism = same_length(mechanism, memory) if config.same_length else mechanism
         relative = None
         if self.distances is not None:
@@ -125,13 +131,13 @@ class Attention(nnx.Module):
         operands = AttentionOperands(
             q_BLHK, k_BMHK, relative, self.additive_vector(), value_BMHK=v_BMHK, learned=learned
         )
-        out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, **operands.options, **options)
+        out_BLHK, _ = attend_with(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.beside(options))
         return self.join_heads(out_BLHK), operands
 
-    def options(self, rng: Array | None) -> dict[str, Any]:
-        """The keyword arguments of `attend` that follow from the config; `rng` turns dropout of the weights on."""
+    def options(self, rng: Array | None) -> Options:
+        """The options of `attend` that follow from the config; `rng` turns dropout of the weights on."""
         rate = 0.0 if rng is None else self.config.attention_dropout_rate
-        return {'dropout_rate': rate, 'dropout_rng': rng, 'backend': self.config.attention_backend}
+        return Options(dropout_rate=rate, dropout_rng=rng, backend=self.config.attention_backend)
 
     def additive_vector(self) -> Array | None:
         """v [H, K] of additive scores; None of others."""
@@ -151,15 +157,12 @@ class Attention(nnx.Module):
         """
         q_BLHK, keys = self.cross_query(x_BLD), self.cross_keys(other)
         mechanism = self.config.cross_mechanism
-        options = self.options(context.rng) | cross_options(mechanism, context, other)
         operands = self.cross_operands(x_BLD, q_BLHK, keys.key)
-        options |= operands.options
+        options = operands.beside(cross_options(mechanism, context, other, self.options(context.rng)))
         if mechanism.draws_in_training and context.rng is not None:
-            options['rng'] = fold(context.rng, DRAW_STREAM)
-            out_BLHK, drawn_BHL = attend(q_BLHK, keys.key, keys.value, mechanism, return_lse=True, **options)
-            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
-        out_BLHK = attend(q_BLHK, keys.key, keys.value, mechanism, **options)
-        return self.join_heads(out_BLHK), operands
+            options = dataclasses.replace(options, rng=fold(context.rng, DRAW_STREAM), return_lse=True)
+        out_BLHK, drawn_BHL = attend_with(q_BLHK, keys.key, keys.value, mechanism, options)
+        return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
 
     def cross_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
         """Queries and keys of another sequence with what goes beside them."""
@@ -214,14 +217,12 @@ class Attention(nnx.Module):
         operands = None if keys is None else self.cross_operands(x_BLD, q_BLHK, keys)
         centres_BLH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
         new = NewQueries(q_BLHK, segments_BL, positions_BL, centres_BLH)
-        options = self.options(rng) | {'additive': additive_HK, 'learned': learned_arrays(self.learned, None)}
+        learned = learned_arrays(self.learned, None)
+        options = dataclasses.replace(self.options(rng), additive=additive_HK, learned=learned)
         if config.cross_mechanism.draws_in_training and rng is not None:
-            assert operands is not None
-            options['rng'] = fold(rng, DRAW_STREAM)
-            out_BLHK, drawn_BHL = attend_fixed(config.cross_mechanism, fixed, new, return_lse=True, **options)
-            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
-        out_BLHK = attend_fixed(config.cross_mechanism, fixed, new, **options)
-        return self.join_heads(out_BLHK), operands
+            options = dataclasses.replace(options, rng=fold(rng, DRAW_STREAM), return_lse=True)
+        out_BLHK, drawn_BHL = attend_fixed(config.cross_mechanism, fixed, new, options)
+        return self.join_heads(out_BLHK), None if operands is None else operands._replace(drawn_BHL=drawn_BHL)
 
     def project(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
@@ -275,16 +276,16 @@ def of_module(query: Any) -> Any:
     return query
 
 
-def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) -> dict[str, Any]:
-    """The keyword arguments of `attend` that say which token of a layer's input reads which of another sequence.
+def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence, options: Options) -> Options:
+    """The options with what says which token of a layer's input reads which of another sequence.
 
     Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
     """
-    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng) if mechanism.needs_rng else None}
-    options |= {'query_segments': context.segments_BL, 'key_segments': other.segments_BM}
-    if mechanism.compares_positions:
-        options |= {'query_positions': context.positions_BL, 'key_positions': other.positions_BM}
-    return options
+    rng = cross_rng(context.mechanism_rng) if mechanism.needs_rng else None
+    options = dataclasses.replace(options, rng=rng, query_segments=context.segments_BL, key_segments=other.segments_BM)
+    if not mechanism.compares_positions:
+        return options
+    return dataclasses.replace(options, query_positions=context.positions_BL, key_positions=other.positions_BM)
 
 
 def cross_rng(mechanism_rng: Array | None) -> Array | None:

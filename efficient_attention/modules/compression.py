@@ -1,15 +1,16 @@
 """Compression of what leaves a layer's memory, and the loss that trains it (Rae et al. 2019, arXiv 1911.05507)."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend
+from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import LayerMemory
@@ -81,9 +82,13 @@ def reconstruction_error(
 
     def read(slots: LayerMemory) -> Array:
         operands = attention.compared(x_BLD, slots.states_BMD.astype(x_BLD.dtype), mechanism)
-        options: dict[str, Any] = {'query_segments': segments_BL, 'key_segments': slots.segments_BM}
-        options |= {'additive': attention.additive_vector(), 'backend': attention.config.attention_backend}
-        return attend(*operands, mechanism.everywhere(), **options)
+        options = Options(
+            query_segments=segments_BL,
+            key_segments=slots.segments_BM,
+            additive=attention.additive_vector(),
+            backend=attention.config.attention_backend,
+        )
+        return attend_with(*operands, mechanism.everywhere(), options)[0]
 
     difference_BLHK = read(leaving).astype(jnp.float32) - read(compressed).astype(jnp.float32)
     return jnp.square(difference_BLHK).mean(axis=(2, 3)).sum()

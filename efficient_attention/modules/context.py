@@ -1,5 +1,6 @@
 """A layer's inputs beside its vectors: segments, positions, keys, terms of the logits, memory, another sequence."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.request import Options
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.sub_layer import SubLayer
 from efficient_attention.recurrence.cell import States
@@ -20,12 +22,14 @@ class LayerMemory(NamedTuple):
     states_BMD: Array
     segments_BM: Array
 
-    def options(self, segments_BL: Array) -> dict[str, Any]:
-        """The segments and places of queries and keys, as `attend` takes them."""
+    def before(self, options: Options, segments_BL: Array) -> Options:
+        """The options of `attend` for a segment's queries, whose keys are those of the memory and of the segment."""
         before, new = self.segments_BM.shape[1], segments_BL.shape[1]
         places = np.arange(before + new, dtype=np.int32)[None]
         key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
-        return {'key_segments': key_segments, 'query_positions': places[:, before:], 'key_positions': places}
+        return dataclasses.replace(
+            options, key_segments=key_segments, query_positions=places[:, before:], key_positions=places
+        )
 
 
 class CompressedLayerMemory(NamedTuple):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.request import Options
+from efficient_attention.attention.attend import weights_with
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, cross_options, cross_rng
 from efficient_attention.modules.context import Context, OtherSequence
@@ -204,9 +205,8 @@ def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     config = LayerConfig(width=16, heads=2, cross_attention='window(1)', attention_dropout_rate=0.0)
     module = nnx.merge(*drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0))))
     out, (query, key, *_) = module.cross(X, READER, OTHER)
-    weights = attention_weights(
-        query, key, config.cross_mechanism, **cross_options(config.cross_mechanism, READER, OTHER)
-    )
+    options = cross_options(config.cross_mechanism, READER, OTHER, Options())
+    weights = weights_with(query, key, config.cross_mechanism, options)
     value = module.cross_keys(OTHER).value
     assert_close(out, module.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value)))
     is_far = jnp.abs(READER.positions_BL[:, :, None] - OTHER.positions_BM[:, None]) > 1

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, OtherSequence
@@ -66,9 +67,9 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
     context = Context(SEGMENTS, POSITIONS)
     read, segments, positions = OTHER[:3] if is_cross else (X, SEGMENTS, POSITIONS)
     out, operands = module.cross(X, context, OTHER) if is_cross else module.self_attention(X, context)
-    options = {'query_segments': SEGMENTS, 'key_segments': segments} | operands.options
+    options = operands.beside(Options(query_segments=SEGMENTS, key_segments=segments))
     mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
-    weights = attention_weights(operands.query_BLHK, operands.key_BMHK, mechanism, **options)
+    weights = weights_with(operands.query_BLHK, operands.key_BMHK, mechanism, options)
     for row in range(2):
         of_row = np.asarray(read[row], np.float64)
         allowed = contract.same_segment(np.asarray(SEGMENTS[row]), np.asarray(segments[row]))
