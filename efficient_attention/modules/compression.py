@@ -18,6 +18,9 @@ from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import linear
 
 Module = TypeVar('Module', bound=nnx.Module)
+# Losses of the layers themselves: named float32 sums over rows and tokens, which add over devices and layers.
+Told = dict[str, Array]
+RECONSTRUCTION = 'reconstruction'
 
 
 def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
@@ -98,3 +101,14 @@ def held(module: Module) -> Module:
     """The module with parameters into which no gradient flows."""
     graph, parameters = nnx.split(module)
     return nnx.merge(graph, jax.lax.stop_gradient(parameters))
+
+
+def told_losses(config: LayerConfig) -> dict[str, float]:
+    """The losses that layers tell while they go on from a memory, each with its factor; their weights are tokens."""
+    is_told = config.compressed_length > 0 and config.reconstruction_weight > 0.0
+    return {RECONSTRUCTION: config.reconstruction_weight} if is_told else {}
+
+
+def over_layers(told: Told) -> Told:
+    """The sums over all layers, of which the first axis is."""
+    return {name: sums_N.sum(axis=0) for name, sums_N in told.items()}

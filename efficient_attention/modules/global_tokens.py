@@ -9,6 +9,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.attend import attend_with
@@ -16,8 +17,24 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.merge import merge
 from efficient_attention.attention.request import Options
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.parameters import linear
 
 NOBODY = 0  # the segment of padding, which no query reads
+
+
+class GlobalProjections(nnx.Module):
+    """The query, key and value projections of global tokens (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
+
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+        inner, use_bias = config.heads * config.head_width, config.attention_bias
+        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+
+    def __call__(self, x_BLD: Array) -> tuple[Array, Array, Array]:
+        """Query, key and value [B, L, H x K]."""
+        return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
 @dataclasses.dataclass(frozen=True)
