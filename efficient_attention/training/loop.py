@@ -15,19 +15,10 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.kept_logits import keep_logits
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, show_error
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.processes.peers import compare_with_peers
-from efficient_attention.processes.peers import tell_peers
-from efficient_attention.processes.phases import END
-from efficient_attention.processes.phases import RESTORING
-from efficient_attention.processes.phases import note_phase
-from efficient_attention.processes.stop_signal import Cut
-from efficient_attention.processes.stop_signal import StopSignal
-from efficient_attention.processes.watchdog import COMPILING
-from efficient_attention.processes.watchdog import DEVICE
-from efficient_attention.processes.watchdog import EVALUATING
-from efficient_attention.processes.watchdog import INPUT
-from efficient_attention.processes.watchdog import SAVING
-from efficient_attention.processes.watchdog import Watchdog
+from efficient_attention.processes.peers import compare_with_peers, tell_peers
+from efficient_attention.processes.phases import END, RESTORING, note_phase
+from efficient_attention.processes.stop_signal import Cut, StopSignal
+from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.finite import check_state

@@ -103,7 +103,7 @@ def error(config: ModelConfig, length: int, streams: str) -> float:
 
     @jax.jit
     def measured(state: nnx.State, x: jax.Array) -> jax.Array:
-        return inverse_error(*nnx.merge(graph, state).reversible_parts(), context, x, dtype=streams)
+        return inverse_error(*nnx.merge(graph, state).reversible_parts(context), x, dtype=streams)
 
     return float(measured(state, x))
 
@@ -122,12 +122,12 @@ def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array
 
 def reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
     """As in training."""
-    return stack(x, *context[:2], rng=context.rng, mechanism_rng=context.mechanism_rng)
+    return stack(x, context)
 
 
 def stored(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
     """The same function through ordinary differentiation, which keeps all activations."""
-    first, second = forward(*stack.reversible_parts(), context, (x, x))
+    first, second = forward(*stack.reversible_parts(context), (x, x))
     return (first + second) / 2
 
 

@@ -36,18 +36,8 @@ from efficient_attention.processes.child_process import child_command
 from efficient_attention.processes.hosts import free_port
 from efficient_attention.processes.relay import LOOPBACK
 from efficient_attention.processes.stopping import line_of
-from scripts.stress.phase_moments import Moment
-from scripts.stress.phase_moments import NAMED
-from scripts.stress.phase_moments import moments
-from scripts.stress.phase_moments import noting
-from scripts.stress.phase_moments import phase_at
-from scripts.stress.phase_moments import read_events
-from scripts.stress.phase_moments import spans_of
-from scripts.stress.phase_moments import wait_for
-from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP
-from scripts.stress.stop_judge import PROGRESS
-from scripts.stress.stop_judge import SAVED
-from scripts.stress.stop_judge import newest_saved
+from scripts.stress.phase_moments import NAMED, Moment, moments, noting, phase_at, read_events, spans_of, wait_for
+from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGING_SECONDS = 90.0  # after the signal, in which all processes have to end

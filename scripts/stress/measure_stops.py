@@ -33,19 +33,9 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.errors import RunError, require_at_least
 from efficient_attention.processes.child_process import child_command
-from scripts.stress.phase_moments import Moment
-from scripts.stress.phase_moments import NAMED
-from scripts.stress.phase_moments import Plan
-from scripts.stress.phase_moments import Span
-from scripts.stress.phase_moments import moments
-from scripts.stress.phase_moments import noting
-from scripts.stress.phase_moments import read_events
-from scripts.stress.phase_moments import spans_of
-from scripts.stress.phase_moments import wait_for
+from scripts.stress.phase_moments import NAMED, Moment, Plan, Span, moments, noting, read_events, spans_of, wait_for
 from scripts.stress.soak_compare import differences
-from scripts.stress.stop_judge import Ending
-from scripts.stress.stop_judge import faults
-from scripts.stress.stop_judge import newest_saved
+from scripts.stress.stop_judge import Ending, faults, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPS_EACH = (3, 7)  # of one run, at least and at most

@@ -10,8 +10,7 @@ from efficient_attention.errors import RunError
 from efficient_attention.processes import phases
 from scripts.stress import measure_stops as script
 from scripts.stress.measure_stops import Stop
-from scripts.stress.phase_moments import Moment
-from scripts.stress.phase_moments import Span
+from scripts.stress.phase_moments import Moment, Span
 
 # Notes that it imports; ends at SIGTERM with one line and code 143, a moment later.
 PROGRAM = (
