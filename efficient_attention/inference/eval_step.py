@@ -5,8 +5,7 @@ from typing import Any
 
 from flax import nnx
 
-from efficient_attention.objectives.beside import separate
-from efficient_attention.objectives.objective import Batch, Objective, OutputObjective
+from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, separate
 
 
 def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
