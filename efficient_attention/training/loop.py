@@ -16,13 +16,12 @@ from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.finite import check_state
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.kept_logits import KeptLogits, keep_logits
-from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
-from efficient_attention.training.throughput import Throughput
+from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.evaluations import EVALUATIONS, HELD_OUT
 from efficient_attention.workdir.metrics import line_of, shown
 
