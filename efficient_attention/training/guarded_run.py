@@ -10,14 +10,14 @@ from typing import Any
 
 import jax
 
-from efficient_attention.commands.peers import compare_with_peers, tell_peers
-from efficient_attention.commands.phases import END, RESTORING, note_phase
-from efficient_attention.commands.stop_signal import StopSignal
-from efficient_attention.commands.watchdog import Watchdog
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.processes.peers import compare_with_peers, tell_peers
+from efficient_attention.processes.phases import END, RESTORING, note_phase
+from efficient_attention.processes.stop_signal import StopSignal
+from efficient_attention.processes.watchdog import Watchdog
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.initial_params import InitialParams
