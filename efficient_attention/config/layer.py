@@ -215,7 +215,7 @@ class LayerConfig:
     @property
     def reads_length(self) -> bool:
         """Whether padding at the end of a row may change what its tokens read."""
-        return any(mechanism.reads_length for mechanism in self.mechanisms)
+        return any(mechanism.reads.by_length for mechanism in self.mechanisms)
 
     @property
     def units(self) -> int:
@@ -246,7 +246,7 @@ class LayerConfig:
         require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(mechanism.merges for mechanism in self.mechanisms):
+        if self.global_tokens and not all(mechanism.form.merges for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
@@ -272,28 +272,28 @@ class LayerConfig:
             )
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
-        if mechanism.draws_in_training:
+        if mechanism.draws.in_training:
             raise InputError(
                 f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
                 'sampled=True out here'
             )
-        if not mechanism.reads_itself:
+        if not mechanism.reads.own_row:
             raise InputError(
                 f'model.attention {self.attention!r} predicts places in another sequence: use it as '
                 'model.cross_attention, and window(w) here'
             )
         mechanism.check_heads(self.heads)
         self._check_compared(mechanism)
-        has_keys = self.shared_qk or not mechanism.normalises_keys
-        has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0
+        has_keys = self.shared_qk or not mechanism.needs.shared_qk
+        has_dropout = mechanism.form.has_dropout or self.attention_dropout_rate == 0.0
         if not (has_keys and has_dropout):
             name = type(mechanism).__name__
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
-        if not self.scaled_logits and mechanism.normalises_keys:
+        if not self.scaled_logits and mechanism.needs.shared_qk:
             raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
 
     def _check_compared(self, mechanism: Mechanism) -> None:
-        if mechanism.reads_queries and mechanism.reads_keys:
+        if mechanism.reads.queries and mechanism.reads.keys:
             return
         needed = {'shared_qk': False, 'rotary': False, 'score': 'dot', 'scaled_logits': True}
         for name, value in needed.items():
@@ -306,7 +306,7 @@ class LayerConfig:
 
     def _check_backend(self, field: str, text: str, mechanism: Mechanism) -> None:
         backend = self.attention_backend
-        if backend not in WITHOUT_BACKENDS and not mechanism.has_backends:
+        if backend not in WITHOUT_BACKENDS and not mechanism.form.has_backends:
             raise InputError(
                 f'model.attention_backend {backend!r} executes softmax, and {field} {text!r} has one fast form; use '
                 f'{", ".join(WITHOUT_BACKENDS)}'
@@ -316,17 +316,17 @@ class LayerConfig:
         mechanism, text = self.cross_mechanism, self.cross_attention
         if not mechanism.reads_other_sequence:
             raise InputError(
-                f'model.cross_attention {text!r} {mechanism.why_one_row}; use full, window(w), sparsemax(full), '
+                f'model.cross_attention {text!r} {mechanism.reads.why_one_row}; use full, window(w), sparsemax(full), '
                 'favor, linear, linformer(rank, length) or induced, none of them causal'
             )
         mechanism.check_heads(self.heads)
-        if not mechanism.has_dropout and self.attention_dropout_rate:
+        if not mechanism.form.has_dropout and self.attention_dropout_rate:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_relative(self) -> None:
         kind = self.relative
         check_one_of('model.relative', kind, RELATIVE)
-        if kind != 'none' and not all(mechanism.has_logits for mechanism in self.mechanisms):
+        if kind != 'none' and not all(mechanism.form.has_logits for mechanism in self.mechanisms):
             raise InputError(f'model.relative is {kind!r}; attention {self.attention!r} takes no bias on its logits')
         if kind != 'none' and self.global_tokens:
             raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")
@@ -347,7 +347,7 @@ class LayerConfig:
     def _check_score(self) -> None:
         check_one_of('model.score', self.score, SCORES)
         check_within('model.reinforce_weight', self.reinforce_weight, 0)
-        is_read = self.cross_mechanism.draws_in_training or self.reinforce_weight == 1.0
+        is_read = self.cross_mechanism.draws.in_training or self.reinforce_weight == 1.0
         allowed = '1.0 without a model.cross_attention that draws, such as hard(full, sampled=True)'
         require(is_read, 'model.reinforce_weight', self.reinforce_weight, allowed)
         length, default = self.location_length, LayerConfig.location_length
@@ -371,9 +371,9 @@ class LayerConfig:
         fits = self.attention_backend in ADDITIVE_BACKENDS
         require(fits, 'model.attention_backend', self.attention_backend, f'one of {backends} {why}')
         allowed = f'a distribution over the logits of a pattern {why}'
-        has_logits = all(mechanism.has_logits for mechanism in self.mechanisms)
+        has_logits = all(mechanism.form.has_logits for mechanism in self.mechanisms)
         require(has_logits, 'model.attention', self.attention, allowed)
-        require(self.cross_mechanism.has_logits, 'model.cross_attention', self.cross_attention, allowed)
+        require(self.cross_mechanism.form.has_logits, 'model.cross_attention', self.cross_attention, allowed)
 
     def _check_feed_forward(self) -> None:
         object.__setattr__(self, 'feed_forward_width', self.feed_forward_width or 4 * self.width)

@@ -156,11 +156,11 @@ class ModelConfig(LayerConfig):
         elif self.positions == 'learned' or self.relative in UNTIED:
             tables['model.max_length'] = self.max_length - self.position_offset
         for one in self.mechanisms:
-            if one.longest:
+            if one.needs.longest:
                 field = f'model.attention {one.name}'
-                tables[field] = min(tables.get(field, one.longest), one.longest)
-        if (cross := self.cross_mechanism).longest and cross.compares_positions:  # else it bounds keys alone
-            tables[f'model.cross_attention {cross.name}'] = cross.longest
+                tables[field] = min(tables.get(field, one.needs.longest), one.needs.longest)
+        if (cross := self.cross_mechanism).needs.longest and cross.needs.positions:  # else it bounds keys alone
+            tables[f'model.cross_attention {cross.name}'] = cross.needs.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     @property
@@ -220,7 +220,7 @@ class ModelConfig(LayerConfig):
     @property
     def source_limit(self) -> int | None:
         """The longest source of an encoder-decoder: of its encoder's positions and its cross-attention's keys."""
-        limits = self.encoder.position_limit, self.cross_mechanism.longest
+        limits = self.encoder.position_limit, self.cross_mechanism.needs.longest
         return min((limit for limit in limits if limit), default=None)
 
     @property
@@ -433,7 +433,7 @@ def differs_by_head(mechanism: Mechanism, heads: int) -> bool:
     """Whether heads have patterns of their own, or draw at random for all of them together."""
     pattern = getattr(mechanism, 'pattern', None)
     forms = {pattern.for_head(head, heads) for head in range(heads)} if isinstance(pattern, Pattern) else set()
-    return len(forms) > 1 or mechanism.draws_for_all_heads
+    return len(forms) > 1 or mechanism.draws.for_all_heads
 
 
 def check_decoder(config: ModelConfig) -> None:
@@ -452,7 +452,7 @@ def check_decoder(config: ModelConfig) -> None:
 
 def check_draws(model: ModelConfig) -> None:
     """Raises InputError where the config has what training by draws does not serve."""
-    if not model.cross_mechanism.draws_in_training:
+    if not model.cross_mechanism.draws.in_training:
         return
     why = f'with model.cross_attention {model.cross_attention!r}, whose draws need the loss of each target'
     require(model.loss_chunk == 0, 'model.loss_chunk', model.loss_chunk, f'0 {why}')
@@ -481,7 +481,7 @@ def check_recurrent(model: ModelConfig) -> None:
 
 def check_memory(config: ModelConfig) -> None:
     """Raises InputError where the config asks for memory, or for relative attention, that its layers cannot have."""
-    if config.relative == 'transformer_xl' and not all(mechanism.is_band for mechanism in config.mechanisms):
+    if config.relative == 'transformer_xl' and not all(mechanism.reads.one_band for mechanism in config.mechanisms):
         raise InputError(
             f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
             'causal & window(w)'
@@ -523,7 +523,7 @@ def check_keeps_memory(config: ModelConfig) -> None:
         require(config.memory_length <= 1, 'model.memory_length', config.memory_length, allowed)
         allowed = f'False with model.cell {config.cell!r}, whose state tells no tokens apart'
         require(not config.same_length, 'model.same_length', True, allowed)
-    elif not all(mechanism.goes_by_distance for mechanism in config.mechanisms):
+    elif not all(mechanism.reads.by_distance for mechanism in config.mechanisms):
         raise InputError(
             f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
             'which go by distance'
@@ -545,7 +545,7 @@ def check_packing(model: ModelConfig) -> None:
     """Raises InputError where a text would read other tokens of itself in a packed row than in a row of its own."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
-    if model.cross_mechanism.needs_whole_rows:
+    if model.cross_mechanism.needs.whole_rows:
         raise InputError(
             f'pairs.packed is True; model.cross_attention {model.cross_attention!r} needs a row for each pair: it '
             'mixes the tokens of a row'
@@ -563,7 +563,7 @@ def check_packing(model: ModelConfig) -> None:
 def check_packed_documents(model: ModelConfig) -> None:
     """Raises InputError where rows that are filled with several documents would mix them."""
     for mechanism in model.mechanisms:
-        if mechanism.needs_whole_rows:
+        if mechanism.needs.whole_rows:
             raise InputError(
                 f"data.pairs is 'none', which packs documents into full rows; model.attention {model.attention!r} "
                 "mixes the tokens of a row: use 'nsp' or 'sop'"
@@ -573,7 +573,7 @@ def check_packed_documents(model: ModelConfig) -> None:
 def check_cut_documents(model: ModelConfig) -> None:
     """Raises InputError where rows of a text, whose documents may not read one another, would mix them."""
     for mechanism in model.mechanisms:
-        if mechanism.needs_whole_rows:
+        if mechanism.needs.whole_rows:
             raise InputError(
                 f'data.cut_at_documents is True; model.attention {model.attention!r} mixes the tokens of a row, so '
                 'that its documents would read one another: use False, or another attention'
@@ -582,7 +582,7 @@ def check_cut_documents(model: ModelConfig) -> None:
 
 def goes_by_place(mechanism: Mechanism) -> bool:
     """Whether a token's place in the row, the row's length or its other texts decide what it reads of its own text."""
-    is_pattern = mechanism.has_logits  # sums of feature maps, which have none, are kept for each segment
-    is_placed = is_pattern and mechanism.compares_positions and not mechanism.goes_by_distance
-    is_by_row = mechanism.needs_whole_rows or mechanism.chooses_by_row
-    return is_placed or mechanism.reads_length or is_by_row
+    is_pattern = mechanism.form.has_logits  # sums of feature maps, which have none, are kept for each segment
+    is_placed = is_pattern and mechanism.needs.positions and not mechanism.reads.by_distance
+    is_by_row = mechanism.needs.whole_rows or mechanism.reads.by_other_texts
+    return is_placed or mechanism.reads.by_length or is_by_row
