@@ -1,5 +1,6 @@
 """The fields of a layer: derived values, and one clear line for each value that does not serve."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.mesh import MeshConfig, check_sequence
 from efficient_attention.config.model import ModelConfig, check_memory
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 
@@ -25,6 +27,15 @@ from efficient_attention.errors import InputError
 def test_bad_fields_are_named(fields: dict, message: str):
     with pytest.raises(InputError, match=message):
         LayerConfig(**fields)
+
+
+def test_texts_of_mechanisms_are_parsed_once_and_are_no_fields():
+    config = LayerConfig(attention='full;causal', cross_attention='window(4)')
+    assert config.mechanisms is config.mechanisms and len(config.mechanisms) == 2
+    assert config.cross_mechanism is config.cross_mechanism
+    assert set(to_dict(config)) == {field.name for field in dataclasses.fields(LayerConfig)}
+    other = dataclasses.replace(config, attention='causal')
+    assert other != config and other.mechanisms == config.mechanisms[1:]
 
 
 def test_heads_share_the_width_unless_theirs_is_given():
