@@ -359,10 +359,7 @@ class ModelConfig(LayerConfig):
         allowed = f'a number of mechanisms that divides {self.layers} layers'
         require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
         if self.is_uneven:
-            groups = self.layer_groups * self.inner_layers
-            others = {'stack': (self.stack, 'plain'), 'memory_length': (self.memory_length, 0)}
-            others |= {'decoder_layers': (self.decoder_layers, 0), 'layer_groups x inner_layers': (groups, 1)}
-            self._check_uneven(1 if self.sharing == 'all' else self.layers, others)
+            self._check_uneven()
         if self.decoder_layers:
             self._check_two_stacks()
         if self.stack == 'reversible':
@@ -383,11 +380,9 @@ class ModelConfig(LayerConfig):
         allowed = f'at most {most}, the rounds of model.layers {self.layers}'
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
 
-    def _check_uneven(self, count: int, others: Mapping[str, tuple[Any, Any]]) -> None:
-        """Raises InputError where the numbers do not fit so many layers with parameters, or are not served.
-
-        `others` are fields of the stack: what they are, and what they must be.
-        """
+    def _check_uneven(self) -> None:
+        """Raises InputError where `layer_heads` or `layer_units` do not fit the layers, or are not served."""
+        count = 1 if self.sharing == 'all' else self.layers  # of layers with parameters of their own
         asked = 'layer_heads' if self.layer_heads else 'layer_units'
         for name, most in (('layer_heads', self.heads), ('layer_units', self.feed_forward_width)):
             sizes = getattr(self, name)
@@ -396,10 +391,14 @@ class ModelConfig(LayerConfig):
             require(fits, f'model.{name}', sizes, allowed)
         if self.layer_units:
             require(self.feed_forward, 'model.layer_units', self.layer_units, 'empty without model.feed_forward')
-        own = {'cell': 'none', 'relative': 'none', 'score': 'dot', 'global_tokens': 0, 'directions_apart': False}
-        served = {name: (getattr(self, name), needed) for name, needed in own.items()} | dict(others)
-        for name, (found, needed) in served.items():
-            require(found == needed, f'model.{name}', found, f'{needed!r} with model.{asked}')
+        served: dict[str, Any] = {'cell': 'none', 'relative': 'none', 'score': 'dot', 'global_tokens': 0}
+        served |= {'directions_apart': False, 'stack': 'plain', 'memory_length': 0, 'decoder_layers': 0}
+        for name, needed in served.items():
+            require(
+                getattr(self, name) == needed, f'model.{name}', getattr(self, name), f'{needed!r} with model.{asked}'
+            )
+        groups = self.layer_groups * self.inner_layers
+        require(groups == 1, 'model.layer_groups x inner_layers', groups, f'1 with model.{asked}')
         require(len(self.mechanisms) == 1, 'model.attention', self.attention, f'one mechanism with model.{asked}')
         if self.layer_heads:
             allowed = 'a mechanism that is the same for every head, whatever their number, with model.layer_heads'
