@@ -31,7 +31,7 @@ from efficient_attention.attention.patterns import (
     Window,
 )
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
-from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.registry import NAMES, load_room
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 

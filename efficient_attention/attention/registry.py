@@ -42,7 +42,7 @@ ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}
 
 def room_of(mechanism: Mechanism) -> Room:
     """The room of a mechanism; raises NotImplementedError where the registry has none."""
-    for room in ROOMS.values():
+    for room in map(load_room, NAMES):
         if room.kind is type(mechanism):
             return room
     raise NotImplementedError(f'{type(mechanism).__name__} has no room in attention/registry.py')

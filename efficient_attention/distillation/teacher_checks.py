@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from efficient_attention.config.distill import HEADS, MAPPED
-from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.packing_checks import check_packed_documents
+from efficient_attention.config.mesh import check_sequence
+from efficient_attention.config.model import ModelConfig, check_packed_documents
 from efficient_attention.config.run import RunConfig
-from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.tokenizer_files import check_combinable

@@ -26,7 +26,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask, global_tokens
-from efficient_attention.attention.registry import ROOMS, room_of
+from efficient_attention.attention.registry import NAMES, load_room, room_of
 from efficient_attention.attention.room import Room, no_cache
 from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.sinkhorn.definition import Sinkhorn
@@ -65,7 +65,7 @@ def has_cache(room: Room) -> bool:
 
 
 def test_a_room_is_found_by_the_class():
-    assert all(room_of(room.kind()) is room for room in ROOMS.values())
+    assert all(room_of(room.kind()) is room for room in map(load_room, NAMES))
     assert room_of(Softmax()) is ROOMS['softmax']
 
 
@@ -80,7 +80,7 @@ def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
     assert {name: parse_mechanism(name) for name in ROOMS if name != Softmax.name} == {
         name: room.kind() for name, room in ROOMS.items() if name != Softmax.name
     }
-    assert all(getattr(ea, room.kind.__name__) is room.kind for room in ROOMS.values())
+    assert all(getattr(ea, room.kind.__name__) is room.kind for room in map(load_room, NAMES))
 
 
 def test_a_mechanism_without_a_room_is_named():
@@ -231,7 +231,7 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 
 
 def test_every_mechanism_has_a_row():
-    assert {type(parse_mechanism(text)) for text in TABLE} == {room.kind for room in ROOMS.values()}
+    assert {type(parse_mechanism(text)) for text in TABLE} == {room.kind for room in map(load_room, NAMES)}
 
 
 def segments_for(mechanism: Mechanism) -> np.ndarray:

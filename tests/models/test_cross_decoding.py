@@ -12,7 +12,7 @@ from flax import nnx
 from efficient_attention.attention.cache import take_rows
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys
-from efficient_attention.attention.registry import ROOMS, room_of
+from efficient_attention.attention.registry import NAMES, load_room, room_of
 from efficient_attention.attention.room import no_cache
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoding import CachedDecoder, DecodeState
