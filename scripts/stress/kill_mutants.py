@@ -121,7 +121,7 @@ MUTANTS = (
         "known.get('seeds', {})",
     ),
     Mutant('training/grid_rows.py', "PLACE.sub('', rows.text)", 'rows.text'),
-    Mutant('pruning/largest.py', '(x == threshold) & (place < end)', '(x == threshold) & (place <= end)'),
+    Mutant('pruning/largest.py', 'above = [x > threshold for x in arrays]', 'above = [x >= threshold for x in arrays]'),
     Mutant('pruning/schedule.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
     Mutant(
         'inference/beam_search.py',
