@@ -6,7 +6,7 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.feed_forward import FeedForwardConfig
 from efficient_attention.config.fields import CHANGEABLE, marked, read_by
 from efficient_attention.errors import require
-from efficient_attention.recurrence.registry import CELLS
+from efficient_attention.recurrence.cells import CELLS
 
 CHOICES = ('none', *CELLS)
 
