@@ -212,7 +212,7 @@ def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | No
     """`dropout_rng` if given, else `rng`, or a key made of `rng` where the mechanism draws something from that one."""
     if dropout_rng is not None or rng is None:
         return dropout_rng
-    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.needs_rng else rng
+    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.draws.always else rng
 
 
 def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
@@ -255,7 +255,7 @@ def dispatch(request: Request) -> tuple[Array, Array | None]:
         raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
     if backend == 'reference':
         return reference.serve(request)
-    if backend not in ('auto', 'blocked') and not mechanism.has_backends:
+    if backend not in ('auto', 'blocked') and not mechanism.form.has_backends:
         raise NotImplementedError(
             f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
         )

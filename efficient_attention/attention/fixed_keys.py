@@ -76,7 +76,7 @@ def fix_keys(
     Sums and slots are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of
     mechanisms that draw something, `learned` what a mechanism learns.
     """
-    if mechanism.needs_rng and rng is None:
+    if mechanism.draws.always and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
     key, value = (without_padding(x, keys.segments) for x in (keys.key, keys.value))
     keys = keys._replace(key=key, value=value)
@@ -118,7 +118,7 @@ def attend_fixed(
     if fixed.slots is not None:
         return read_slots(mechanism, fixed.slots, query, segments, options).reshape(new.query.shape), None
     options = dataclasses.replace(options, query_segments=segments, key_segments=fixed.segments_BM, centres=centres)
-    if mechanism.compares_positions:
+    if mechanism.needs.positions:
         options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
     # Not `attend`, which would zero the padding of keys at each decoding step: `fix_keys` has done it once.
@@ -130,7 +130,7 @@ def read_slots(
     mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: Options
 ) -> Float[Array, 'B L H K']:
     """The softmax over the slots, with dropout; zeros for queries of another segment, and for padding."""
-    refuse(mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.drops_itself})
+    refuse(mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.form.drops_slots})
     dropout = Options(dropout_rate=options.dropout_rate, dropout_rng=options.dropout_rng)
     out_BLHK, _ = attend_with(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), dropout)
     is_read_BL = (segments_BL == slots.text_B[:, None]) & (segments_BL != 0)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.redraw import redraw_key
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
@@ -138,6 +138,11 @@ def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: A
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
     """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
-    if not any(mechanism.needs_rng for mechanism in (*config.mechanisms, config.cross_mechanism)):
+    if not any(mechanism.draws.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)
+
+
+def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
+    """The key of what is drawn at a training step: a new one each `every` steps, always the first where it is 0."""
+    return jax.random.fold_in(rng, step // every if every else 0)

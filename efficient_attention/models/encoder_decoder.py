@@ -93,7 +93,7 @@ class EncoderDecoder(nnx.Module):
         None where nothing is drawn: the cross-attention draws no keys, or there is no `rng`.
         """
         read = self.read((source_BM, source_segments_BM), positions, rng, step)
-        if rng is None or not self.config.cross_mechanism.draws_in_training:
+        if rng is None or not self.config.cross_mechanism.draws.in_training:
             return self.decoder.hidden(tokens_BL, segments_BL, **read), None
         if self.config.source_reading != 'layers':
             hidden_BLD, operands = self.decoder.reading_source(tokens_BL, segments_BL, **read)

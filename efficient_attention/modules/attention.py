@@ -65,7 +65,7 @@ class Attention(Projections):
         assert memory is None or isinstance(memory, LayerMemory)
         mechanism = config.mechanisms[0] if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
-        draws = fold(context.rng, DRAW_STREAM) if mechanism.has_training_noise else context.mechanism_rng
+        draws = fold(context.rng, DRAW_STREAM) if mechanism.draws.noise else context.mechanism_rng
         options = dataclasses.replace(self.options(context.rng), rng=draws)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
@@ -148,7 +148,7 @@ class Attention(Projections):
         `places` are the positions of both, by which the config may rotate them; without any, contents alone count.
         """
         v_BMHK = self.split_heads(self.value(read_BMD))
-        if not mechanism.reads_keys:  # vectors in the places of those that nothing compares
+        if not mechanism.reads.keys:  # vectors in the places of those that nothing compares
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
         q_BLHK = self.query_of(x_BLD)
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
@@ -159,7 +159,7 @@ class Attention(Projections):
             is_one = k_BMHK is q_BLHK
             q_BLHK = rotate(q_BLHK, places[0])
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
-        if not has_keys and not mechanism.normalises_keys:
+        if not has_keys and not mechanism.needs.shared_qk:
             k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK

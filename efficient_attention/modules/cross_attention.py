@@ -30,7 +30,7 @@ class CrossAttention(Projections):
         self.config, mechanism = config, config.cross_mechanism
         self.make_projections(mechanism, has_key=True, rngs=rngs)
         self.make_scores(rngs)
-        self.centres = Centres(config, rngs=rngs) if mechanism.needs_centres else None
+        self.centres = Centres(config, rngs=rngs) if mechanism.needs.centres else None
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
@@ -43,7 +43,7 @@ class CrossAttention(Projections):
         q_BLHK, keys = self.scaled_query(x_BLD), self.keys(other)
         operands = self.operands(x_BLD, q_BLHK, keys.key)
         options = operands.beside(cross_options(mechanism, context, self.options(context.rng)))
-        if mechanism.draws_in_training and context.rng is not None:
+        if mechanism.draws.in_training and context.rng is not None:
             options = dataclasses.replace(options, rng=fold(context.rng, DRAW_STREAM), return_lse=True)
         out_BLHK, drawn_BHL = attend_with(q_BLHK, keys.key, keys.value, mechanism, options)
         return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
@@ -67,7 +67,7 @@ class CrossAttention(Projections):
         new = NewQueries(q_BnHK, context.segments_BL, context.positions_BL, centres_BnH)
         learned = learned_arrays(self.learned, None)
         options = dataclasses.replace(self.options(rng), additive=additive_HK, learned=learned)
-        if mechanism.draws_in_training and rng is not None:
+        if mechanism.draws.in_training and rng is not None:
             options = dataclasses.replace(options, rng=fold(rng, DRAW_STREAM), return_lse=True)
         out_BnHK, drawn_BHn = attend_fixed(mechanism, fixed, new, options)
         return self.join_heads(out_BnHK), None if operands is None else operands._replace(drawn_BHL=drawn_BHn)
@@ -97,9 +97,9 @@ def cross_options(mechanism: Mechanism, context: Context, options: Options) -> O
     Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
     """
     other = given(context.other, 'cross_attention')
-    rng = cross_rng(context.mechanism_rng) if mechanism.needs_rng else None
+    rng = cross_rng(context.mechanism_rng) if mechanism.draws.always else None
     options = dataclasses.replace(options, rng=rng, query_segments=context.segments_BL, key_segments=other.segments_BM)
-    if not mechanism.compares_positions:
+    if not mechanism.needs.positions:
         return options
     return dataclasses.replace(options, query_positions=context.positions_BL, key_positions=other.positions_BM)
 

@@ -70,7 +70,7 @@ def attend_with_global(
         segments_BL: as in `attend`.
         options: of `attend`: dropout, keys, backend.
     """
-    if not mechanism.merges:
+    if not mechanism.form.merges:
         raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
     tokens = dataclasses.replace(tokens, is_global_BL=tokens.is_global_BL & (segments_BL != 0))
     at_most = min(tokens.at_most, q_BLHK.shape[1])

@@ -55,11 +55,11 @@ class Projections(nnx.Module):
         """Makes the projections to queries, keys and values, those that the mechanism reads, and that of the output."""
         config = self.config
         inner, use_bias = config.heads * config.head_width, config.attention_bias
-        has_query = mechanism.reads_queries
+        has_query = mechanism.reads.queries
         self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_query else None
         if self.query is not None and config.kernel_init == 'fan_in' and not config.scaled_logits:
             self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
-        has_key = has_key and config.score != 'location' and mechanism.reads_keys
+        has_key = has_key and config.score != 'location' and mechanism.reads.keys
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)

@@ -12,7 +12,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.softmax.cudnn import check_served, is_served, serve
 from tests.attention.requests import make_request

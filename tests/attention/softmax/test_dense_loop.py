@@ -13,9 +13,8 @@ from flax import nnx
 
 from efficient_attention.attention import reference
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_forms import using_forms
-from efficient_attention.attention.device_kind import compiled_for
-from efficient_attention.attention.logits import dense
+from efficient_attention.attention.devices import compiled_for, using_forms
+from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
@@ -123,7 +122,7 @@ def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
     rounded = [x.astype(jnp.bfloat16) for x in (q, k, v)]
     out = attend(*rounded, Softmax(), backend='loop', **extra)
     assert out.dtype == jnp.bfloat16
-    plain = dense.serve(make_request(*rounded, Softmax(), **extra))[0]
+    plain = serve_dense(make_request(*rounded, Softmax(), **extra))[0]
     errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (out, plain)]
     assert errors[0] <= 1.1 * errors[1]
 
@@ -141,7 +140,7 @@ def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
         return jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
 
     assert temporary(dense_loop.attend_by_rows) < scores / 2
-    assert temporary(dense.serve) > scores
+    assert temporary(serve_dense) > scores
 
 
 @pytest.mark.parametrize('remat, stack, norm', [('full', 'plain', 'post'), ('none', 'reversible', 'pre')])

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.device_forms import using_forms
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for, using_forms
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
