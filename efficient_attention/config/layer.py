@@ -13,7 +13,7 @@ from efficient_attention.attention.parsing import model_needs, parse_mechanism
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.errors import InputError, require
-from efficient_attention.recurrence.registry import CELLS
+from efficient_attention.recurrence.cells import CELLS
 
 WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # which any mechanism serves
 RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')

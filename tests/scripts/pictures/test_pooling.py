@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.inference.pooled_text import BETWEEN, SPECIAL, UNREAD, PooledText, Sentence, Word
-from scripts import pooling_pages
+from scripts.pictures import pooling as pooling_pages
 from tests.inference.tiny_checkpoint import write_checkpoint
 
-SCRIPT = Path(__file__).resolve().parent.parent.parent / 'scripts' / 'visualize.py'
+SCRIPT = Path(__file__).resolve().parents[3] / 'scripts' / 'visualize.py'
 WORDS = (Word('a<b', 0.2), Word(' ', kind=BETWEEN), Word('c', 0.7), Word(' d e', kind=UNREAD), Word('', 0.1, SPECIAL))
 TEXT = PooledText(
     {'label': 'good', 'score': 0.75},

@@ -8,8 +8,8 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
-from scripts.benchmarks import measure_compression, measure_inference
-from scripts.benchmarks.peers import nnx_inference
+from scripts.benchmarks import compress as benchmark
+from scripts.benchmarks import inference
 
 TINY = {'layers': 2, 'width': 8, 'heads': 2, 'feed_forward_width': 16, 'vocab_size': 30}
 WAYS = {'plain': 10.0, 'movement': 13.0, 'qat': 15.0, 'student': 5.0, 'teacher': 2.0, 'live': 7.7, 'kept': 5.5}
@@ -20,9 +20,9 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep'
-        if Path(program[-1]).name == 'measure_compression.py':
+        if program == benchmark.CHILD:
             return {'name': 'fake', 'milliseconds': WAYS}
-        is_peer = Path(program[-1]).name == 'bert_inference.py'
+        is_peer = program[-1] == inference.PEER
         time = shape['rows'] * shape['model']['layers'] * (2.0 if is_peer else 1.0)
         time /= 2.0 if shape.get('quantization') or shape['model'].get('quantization') else 1.0
         found = {'name': 'fake', 'milliseconds': time, 'parameter_bytes': 2**20}
@@ -57,11 +57,11 @@ def test_bad_flags_are_refused(monkeypatch, arguments: tuple):
 
 
 def test_a_real_call_of_each_kind(monkeypatch):
-    monkeypatch.setattr(nnx_inference, 'LEAST_SECONDS', 0.0)
+    monkeypatch.setattr(inference, 'LEAST_SECONDS', 0.0)
     sizes = {}
     for name, fields in {'whole': {}, 'int8': {'quantization': 'int8'}, 'third': {'layer_heads': [1, 0]}}.items():
         shape = {'model': TINY | fields, 'rows': 2, 'length': 8, 'layout': 'separate'}
-        found = measure_inference.measure(shape)
+        found = inference.measure_shape(shape)
         assert found['milliseconds'] > 0
         sizes[name] = found['parameter_bytes']
     assert sizes['int8'] < sizes['third'] < sizes['whole']
@@ -70,8 +70,8 @@ def test_a_real_call_of_each_kind(monkeypatch):
 @pytest.mark.lenient_promotion
 def test_real_steps_of_each_way():
     shape = {'model': TINY, 'student_layers': 1, 'rows': 2, 'length': 8, 'steps': 1}
-    found = measure_compression.measure(shape)['milliseconds']
-    assert set(found) == set(measure_compression.WAYS) == set(WAYS) and min(found.values()) > 0.0
+    found = benchmark.measure_shape(shape)['milliseconds']
+    assert set(found) == set(benchmark.WAYS) == set(WAYS) and min(found.values()) > 0.0
 
 
 def test_the_table_of_the_page_is_that_of_its_figures():

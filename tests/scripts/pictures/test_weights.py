@@ -8,7 +8,7 @@ from absl import flags
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
-from scripts.weight_pictures import define_weight_flags, draw_weights, weights_of
+from scripts.pictures.weights import define_weight_flags, draw_weights, weights_of
 
 
 def options(*arguments: str) -> flags.FlagValues:
