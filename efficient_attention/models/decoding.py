@@ -29,8 +29,8 @@ from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
 from efficient_attention.modules.context import Context, OtherSequence, fold, given
+from efficient_attention.modules.layer import FIXED, GROWING, STATE, begin, end
 from efficient_attention.modules.layer import Kept as SubLayerKept
-from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, begin, end
 from efficient_attention.recurrence.recur import State
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]

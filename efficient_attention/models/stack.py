@@ -24,9 +24,8 @@ from efficient_attention.models.taps import LayerTap, Taps, taps_of
 from efficient_attention.modules.compression import Told, over_layers
 from efficient_attention.modules.context import AttentionMemory, Context, Terms
 from efficient_attention.modules.distances import DistanceBiases
-from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, begin, end
 from efficient_attention.modules.learned import learned_arrays, make_learned
-from efficient_attention.modules.sub_layer import RECURRENT, Streams, SubLayer, begin, end
 from efficient_attention.recurrence.recur import State
 
 

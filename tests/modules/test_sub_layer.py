@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.modules.sub_layer import (
+from efficient_attention.modules.layer import (
     CROSS_ATTENTION_LAYER,
     SELF_ATTENTION_LAYER,
     SubLayer,
