@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.config.feed_forward import ACTIVATIONS
+from efficient_attention.config.layer import ACTIVATIONS
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
 FORMULAS = {
