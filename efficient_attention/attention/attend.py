@@ -155,7 +155,7 @@ def attend_with(
     They are those of the definition for 'reference', else of the mechanism's fast form. `keep_out` zeroes padding.
     """
     request, backend = make_request(query, key, value, mechanism, options), options.backend
-    if backend not in ('auto', *BACKENDS):
+    if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
         raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
     if backend not in ('auto', 'reference', 'blocked') and not mechanism.form.has_backends:
         raise NotImplementedError(
