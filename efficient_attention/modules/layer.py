@@ -205,8 +205,9 @@ class Layer(nnx.Module):
                 out_BnD, cache, used = module.go_on(x_BnD, context, spec, next(before))
                 after.append(cache)
             elif sub.cache == FIXED:
-                after.append(next(before))
-                out_BnD, used = module.go_on(x_BnD, context, after[-1])
+                fixed = next(before)
+                out_BnD, used = module.go_on(x_BnD, context, fixed)
+                after.append(fixed)
             else:
                 out_BnD, state = module.go_on(x_BnD, context, next(before))
                 after.append(state)
