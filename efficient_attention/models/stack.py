@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
@@ -280,7 +281,7 @@ def layer_branch(
     sub: SubLayer,
     parameters: tuple[nnx.State | None, Shared],
     context: Context,
-    number: Array,
+    number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
     """What a sub-layer of layer `number` adds: a branch of a reversible layer."""
