@@ -168,13 +168,12 @@ class CachedDecoder:
     ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
         """The last layer's output, the caches with the new tokens, and the tap of each layer."""
         context = Context(segments_Bn, positions_Bn).with_terms(self.terms)
-        before, each = list(caches), []
+        before, each = iter(caches), []
         after: list[Kept] = []
         streams = begin(x_BnD, is_reversible=self.config.stack == 'reversible')
         for layer, spec in zip(self.layers, self.specs, strict=True):
-            count = sum(bool(sub.cache) for sub in layer.sub_layers)
-            streams, kept, operands = layer.go_on(streams, context, spec, before[:count])
-            before, after = before[count:], after + kept
+            streams, kept, operands = layer.go_on(streams, context, spec, before)
+            after += kept
             each.append((streams, operands))
         return end(streams, x_BnD.dtype), tuple(after), each
 

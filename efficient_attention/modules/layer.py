@@ -1,7 +1,7 @@
 """One layer: a list of sub-layers, each with its residual, norm and dropout."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -185,7 +185,7 @@ class Layer(nnx.Module):
         return self.dropped(sub, out_BLD, context.rng)
 
     def go_on(
-        self, streams: Streams, context: Context, spec: CacheSpec, kept: Sequence[Kept]
+        self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
     ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
         """`run` for new tokens, without dropout; also what is kept after them for those that follow.
 
@@ -193,9 +193,9 @@ class Layer(nnx.Module):
             streams: the inputs of the new tokens.
             context: their segments, and their positions in the text.
             spec: what the cache of self-attention was made for.
-            kept: of the tokens before, what each sub-layer with a `cache` keeps, in their order.
+            before: of the tokens before, what each sub-layer with a `cache` keeps, in their order; others may follow.
         """
-        before, after = iter(kept), []
+        after: list[Kept] = []
         operands: dict[str, AttentionOperands] = {}
         for sub in self.sub_layers:
             module, x_BnD, used = getattr(self, sub.name), self.read(sub, streams[-1]), None
