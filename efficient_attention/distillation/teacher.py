@@ -24,15 +24,14 @@ from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.distill import HEADS, MAPPED
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer_numbers import mapped_layers
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.mesh import check_sequence
+from efficient_attention.config.model import ModelConfig, check_packed_documents
 from efficient_attention.config.nested_dicts import to_dict
-from efficient_attention.config.packing_checks import check_packed_documents
 from efficient_attention.config.run import RunConfig
-from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import matched
 from efficient_attention.interop.pretrained import Pretrained, open_encoder
-from efficient_attention.interop.same_vocabulary import check_combinable, check_same_vocabulary
+from efficient_attention.interop.tokenizer_files import check_combinable, check_same_vocabulary
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.pretraining import PretrainingModel

@@ -16,8 +16,8 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import flatten, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.cache_manifest import json_sha256
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
+from efficient_attention.data.preparation.cache_folder import json_sha256
 from efficient_attention.errors import InputError, one_line
 from efficient_attention.tasks.fine_tuning import content_digests
 from efficient_attention.whole_files import write_atomically

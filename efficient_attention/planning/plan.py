@@ -11,7 +11,7 @@ from efficient_attention.planning.collectives import Collective, collectives_of
 from efficient_attention.planning.cost import Cost, cost_of
 from efficient_attention.planning.step import PlannedStep, compile_step
 from efficient_attention.planning.topology import Topology, devices_of
-from efficient_attention.training.peak_flops import peak_flops
+from efficient_attention.training.throughput import peak_flops
 
 MOST_COMPILED = 3  # batches, in the search for the largest
 ENOUGH = 0.9  # of the memory: a batch that takes so much is near enough to the largest

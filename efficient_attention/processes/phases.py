@@ -1,4 +1,4 @@
-"""Notes what a process is at, for scripts that kill or stop it there (`scripts/soak.py`, `scripts/measure_stops.py`).
+"""Notes what a process is at, for scripts that kill or stop it there (soak.py and measure_stops.py in scripts/stress).
 
 The file that EFFICIENT_ATTENTION_PHASES names gets a line for each phase that begins: seconds on the clock of this
 machine, the phase, and the step that it belongs to. Without the variable nothing is written. This file needs Python

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_set import PassagePairs
+from efficient_attention.data.arena.passages import PassagePairs
 from efficient_attention.experiments.grid_configs import RowIdentities, row_identity
 
 

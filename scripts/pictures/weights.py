@@ -1,0 +1,75 @@
+"""Weights as pictures: what mechanisms make of the same random queries and keys."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from matplotlib.figure import Figure
+
+from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.draw_operands import draw_operands
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.commands.flags import define_length
+from efficient_attention.errors import InputError, require
+
+COLUMNS = 3  # pictures side by side
+MOST_TEXTS, LONGEST = 12, 512
+WIDTH = 16  # of the head
+SCALE = 1.5  # of the logits' spread, so that distributions differ
+
+
+def define_weight_flags(options: flags.FlagValues) -> None:
+    """The flags of the queries and keys."""
+    define_length(32, 'Queries and keys.', options)
+    what = 'How queries meet keys; general is dot with a matrix, which random queries have no need of.'
+    flags.DEFINE_enum('score', 'dot', ('dot', 'additive'), what, flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Of the random queries and keys, and of what mechanisms draw.', flag_values=options)
+
+
+def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
+    """A picture of the weights of each mechanism, queries downwards; the darker, the more weight.
+
+    Raises:
+        InputError: there are too many texts, one cannot be read, or the length is out of range.
+    """
+    require(len(texts) <= MOST_TEXTS, 'mechanisms', len(texts), f'at most {MOST_TEXTS}')
+    require(1 <= options.length <= LONGEST, '--length', options.length, f'from 1 to {LONGEST}')
+    require(0 <= options.seed < 2**31, '--seed', options.seed, 'in [0, 2**31)')
+    mechanisms = [parse_mechanism(text) for text in texts]
+    columns = min(COLUMNS, len(texts))
+    rows = -(-len(texts) // columns)
+    figure = Figure(figsize=(3.2 * columns, 3.4 * rows), layout='constrained')
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, text, mechanism in zip(grid, texts, mechanisms, strict=False):
+        weights_LM = weights_of(mechanism, text, options)
+        has_negative = bool((weights_LM < 0.0).any())  # of Linformer and Nystrom
+        colours, least = ('RdBu', -1.0) if has_negative else ('Blues', 0.0)
+        axes.imshow(weights_LM, cmap=colours, vmin=least, vmax=1.0, interpolation='nearest')
+        axes.set_title(text, family='monospace', size=8)
+        axes.tick_params(labelsize=7, length=0)
+        negative = f', {(weights_LM < 0.0).sum(1).mean():.1f} a negative one' if has_negative else ''
+        print(f'{text}: {(weights_LM != 0.0).sum(1).mean():.1f} keys a query have weight{negative}')
+    for axes in grid[len(texts) :]:
+        axes.set_axis_off()
+    figure.suptitle('weights of one head over random keys: queries downwards', size=9)
+    return figure
+
+
+def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
+    """float32 [L, M]; raises InputError where the mechanism serves no such call."""
+    shape = 1, options.length, 1, WIDTH
+    rngs = jax.random.split(jax.random.key(options.seed), 4)
+    query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
+    given: dict[str, Any] = {'rng': rngs[2]} if mechanism.draws.always else {}
+    given['learned'] = draw_operands(mechanism, 1, WIDTH, jax.random.fold_in(rngs[3], 2)) or None
+    if mechanism.needs.centres:
+        given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
+    if options.score == 'additive':
+        given['additive'] = jax.random.normal(jax.random.fold_in(rngs[3], 1), (1, WIDTH))
+    try:
+        weights = attention_weights(query, query if mechanism.needs.shared_qk else key, mechanism, **given)
+    except (ValueError, NotImplementedError) as error:
+        raise InputError(f'{text}: {error}') from None
+    return np.asarray(weights[0, 0])
