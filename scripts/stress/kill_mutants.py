@@ -116,11 +116,11 @@ MUTANTS = (
     ),
     Mutant('attention/routing/centroids.py', 'statistics(queries) + statistics(keys)', 'statistics(queries)'),
     Mutant(
-        'training/grid.py',
+        'experiments/grid.py',
         "known.get('seeds', {}).keys() >= set(grid.seeds)",
         "known.get('seeds', {})",
     ),
-    Mutant('training/grid_rows.py', "PLACE.sub('', rows.text)", 'rows.text'),
+    Mutant('experiments/grid_configs.py', "PLACE.sub('', rows.text)", 'rows.text'),
     Mutant('pruning/largest.py', 'above = [x > threshold for x in arrays]', 'above = [x >= threshold for x in arrays]'),
     Mutant('pruning/schedule.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
     Mutant(
