@@ -11,14 +11,13 @@ text, and draws the weights of its cross-attention. `pooling` writes a page with
 and words in what a classifier says of it. `weights` draws what mechanisms make of random queries and keys.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -60,7 +59,6 @@ WORDS = {  # of each sub-command
     'pooling': 'TEXT...',
     'weights': 'MECHANISM...',
 }
-OLD_NAMES = {'out': 'output'}
 
 
 def main() -> None:
@@ -68,10 +66,9 @@ def main() -> None:
     command, arguments = take_command(sys.argv, WORDS)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
-    usage: dict[str, Any] = {'words': WORDS[command], 'old_names': OLD_NAMES, 'command': command}
-    words = parse_flags(arguments, required, options=options, **usage)
+    words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
     if command == 'pooling':
-        from scripts.pooling_pages import pages_of_texts  # which needs what models need
+        from scripts.pictures.pooling import pages_of_texts  # which needs what models need
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -84,11 +81,11 @@ def main() -> None:
 def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
     """The picture of a sub-command."""
     if command == 'alignment':
-        from scripts.alignment_pictures import draw_texts  # which needs what models need
+        from scripts.pictures.alignment import draw_texts  # which needs what models need
 
         return draw_texts(words, options)
     if command == 'weights':
-        from scripts.weight_pictures import draw_weights
+        from scripts.pictures.weights import draw_weights
 
         return draw_weights(words, options)
     return draw_pattern(words[0], options) if command == 'pattern' else draw_gallery()
@@ -101,19 +98,19 @@ def define_flags(command: str) -> flags.FlagValues:
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)
         return options
     if command == 'alignment':
-        from scripts.alignment_pictures import define_alignment_flags
+        from scripts.pictures.alignment import define_alignment_flags
 
         define_output('PNG to write.', Path('alignment.png'), options)
         define_alignment_flags(options)
         return options
     if command == 'pooling':
-        from scripts.pooling_pages import define_pooling_flags
+        from scripts.pictures.pooling import define_pooling_flags
 
         define_output('HTML page to write.', Path('pooling.html'), options)
         define_pooling_flags(options)
         return options
     if command == 'weights':
-        from scripts.weight_pictures import define_weight_flags
+        from scripts.pictures.weights import define_weight_flags
 
         define_output('PNG to write.', Path('weights.png'), options)
         define_weight_flags(options)

@@ -4,19 +4,37 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.old_forms import in_new_form
-from efficient_attention.commands.plain_words import in_plain_words
-from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
+from efficient_attention.processes.stopping import stop_watch
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
+KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '  # of an error that a config file raises about its argument
+# What Python, absl and ml_collections say of a bad value -> the same in plain words.
+SAID: tuple[tuple[str, str], ...] = (
+    (
+        r'(?:flag )?--(?:model|workdir)=(.*): already defined as (.*)',
+        r'--model and --workdir name one folder: \2 or \1',
+    ),
+    (r"invalid literal for int\(\) with base \d+: ''", 'the value is missing; it must be a whole number'),
+    (r'invalid literal for int\(\) with base \d+: (.*)', r'\1 is not a whole number'),
+    (r"could not convert string to float: ''", 'the value is missing; it must be a number'),
+    (r'could not convert string to float: (.*)', r'\1 is not a number'),
+    (r"\('Non-boolean argument to boolean flag', (.*)\)", r'\1 is neither true nor false'),
+    (r'value should be one of <(.*)>', r'it must be one of \1'),
+    (r'Error while parsing string: (.*) as tuple\. If you .*', r'\1 is not a list; write such as a,b or 1,2'),
+    (r'Failed to parse (.*) as a ConfigDict: .*', r'\1 is given to a group; give a value to one field of the group'),
+    (r"Attribute <class '.*'>\.\w+ does not exist .* lookup: (.*)\.(\w+)", r'\1 is a field, and has no field \2'),
+    (r"Could not parse '(.*)': SyntaxError.*", r"'\1' is not the name of a field"),
+    (rf'Error whilst parsing config file: {KIND}(.*)', r'\1'),
+    (r'Error whilst parsing config file: (.*)', r'the config file fails: \1'),
+)
 
 
 def parse_flags(
@@ -25,7 +43,6 @@ def parse_flags(
     *,
     options: flags.FlagValues = flags.FLAGS,
     words: str = '',
-    old_names: Mapping[str, str] | None = None,
     command: str = '',
 ) -> list[str]:
     """Parses the command line into `options`; returns the words that are no flags. With --help, explains and exits.
@@ -35,8 +52,6 @@ def parse_flags(
         required: names of flags that must have a value.
         options: the flags that are known.
         words: names of the words that there must be, such as 'METRIC WORKDIR...'; the dots say one or more.
-        old_names: what flags were called in the release before -> what they are called now, where other forms of
-            that release are to be understood, too (`in_new_form`).
         command: the sub-command that the flags are those of; begins the line of an error.
 
     Raises:
@@ -50,8 +65,6 @@ def parse_flags(
         except BrokenPipeError:  # whoever reads it has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    if old_names is not None:
-        arguments = [arguments[0], *in_new_form(arguments[1:], options, old_names)]
     try:
         values, found = parsed(arguments, required, options)
         for name, value in values.items():
@@ -204,3 +217,11 @@ def _without_traceback(text: str) -> str:
         return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
     return ' '.join([*before.split(), lines.strip().splitlines()[-1]]) if found else text
+
+
+def in_plain_words(text: str) -> str:
+    """A line about a flag; if it ends with a message of a library, plain words replace that message."""
+    for said, plain in SAID:
+        if match := re.search(f'{said}$', text, re.DOTALL):
+            return text[: match.start()] + match.expand(plain)
+    return text

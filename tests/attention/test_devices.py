@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import (
     CPU,
     FORMS,
@@ -31,6 +31,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.int8 import integer_sums
+from tests.attention.requests import make_request
 
 X, RNG = jax.ShapeDtypeStruct((1, 2048, 2, 16), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
 

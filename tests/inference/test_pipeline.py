@@ -15,7 +15,8 @@ from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import examples_of, make_pipeline
 from efficient_attention.inference.predict_files import predict_files
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.save_small import save_small
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
@@ -301,7 +302,7 @@ def test_a_run_knows_whether_it_reads_one_text_or_two(checkpoint, train: dict[st
     pretrained = open_pretrained(checkpoint('classification'))
     run = types.SimpleNamespace(examples=trained)
     own = types.SimpleNamespace(**vars(pretrained) | {'run': run})
-    answer = make_pipeline('text-classification', Path('runs/x'), own, batch_size=2, length=0)
+    answer = make_pipeline('text-classification', Path('runs/x'), own, {}, batch_size=2, length=0)
     one, two = ('the dog', ('the dog', 'a tree')) if not is_pair else (('the dog', 'a tree'), 'the dog')
     assert set(answer(one)['scores']) == set(LABELS['classification'])
     with pytest.raises(InputError, match=r'^an input has . texts; this task is about .$'):

@@ -1,4 +1,4 @@
-"""Cells give what torch's layers gave (torch_cells.json, which scripts/peers/make_recurrent_fixtures.py writes)."""
+"""Cells give what torch's layers gave (torch_cells.json, which scripts/make_fixtures/torch_cells.py writes)."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import LearnedCell, recur
-from efficient_attention.recurrence.registry import cell_of
 from tests.recurrence.test_recur import value_and_gradients
 from tests.tolerances import assert_close
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import serve as favor
 from efficient_attention.attention.favor.definition import FAVOR
@@ -19,6 +18,7 @@ from efficient_attention.attention.features.key_sums import KeySums, no_keys
 from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import combine_values
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.linear.definition import ELU, Linear
 from efficient_attention.attention.parsing import parse_mechanism
+from tests.attention.requests import make_request
 
 
 @pytest.mark.parametrize('text', ['favor', 'linear'])

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.logits.serve import by_queries, cut, joined, queries_at_once
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.request import Request
+from tests.attention.requests import make_request
 
 
 def request_of(length: int) -> Request:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.logits.serve import serve
@@ -13,6 +13,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
 from tests.attention.cells import inputs, quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 

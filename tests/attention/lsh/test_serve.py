@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import serve as lsh
@@ -19,6 +18,7 @@ from efficient_attention.attention.lsh.rounds import make_rounds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import drop_weights
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(3)

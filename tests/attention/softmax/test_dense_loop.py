@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention import reference
-from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import compiled_for, using_forms
 from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh.definition import LSH
@@ -25,6 +25,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.attention.cells import check, inputs, quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 OPTIONS = (
