@@ -23,7 +23,7 @@ from efficient_attention.data.corpus.split_parts import (
     write_shard,
     write_split_index,
 )
-from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.sources.source import open_source
 
 TRAIN, HELD_OUT = SPLITS

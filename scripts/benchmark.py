@@ -46,7 +46,7 @@ Each command has its file in scripts/benchmarks. The file of `--output` is repla
 run that is cut leaves what it measured before.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -66,10 +66,10 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import InputError
+from efficient_attention.processes.child_process import child_command
 from efficient_attention.whole_files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,8 +89,7 @@ FILES = {
     'arena': 'arena',
 }
 WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
-OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
-# What efficient_attention/commands/allocator.py sets from inside a process, here for both sides, from outside.
+# What efficient_attention/processes/allocator.py sets from inside a process, here for both sides, from outside.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {
@@ -132,7 +131,7 @@ def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
     command, arguments = take_command(sys.argv, tuple(FILES))
     benchmark = importlib.import_module(f'scripts.benchmarks.{FILES[command]}')
     options = define_flags(command, benchmark)
-    parse_flags(arguments, options=options, old_names=OLD_NAMES, command=command)
+    parse_flags(arguments, options=options, command=command)
     benchmark.check_flags(options)
     check_flags(command, benchmark, options)
     return command, benchmark, options

@@ -10,7 +10,7 @@ The tokenizer is a file; learn one from a part of the corpus with scripts/prepar
 fields finds the folder in its cache. docs/large_corpora.md says more.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -31,8 +31,6 @@ from tokenizers import Tokenizer
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.cache_folder import TOKENIZER, new_folder
-from efficient_attention.data.cache_manifest import MANIFEST, json_sha256
 from efficient_attention.data.corpus.prepare import (
     Parts,
     complete_corpus,
@@ -43,7 +41,8 @@ from efficient_attention.data.corpus.prepare import (
 from efficient_attention.data.corpus.prepared_corpus import SPLITS
 from efficient_attention.data.corpus.split_parts import COUNTS, digest_split, write_split_index
 from efficient_attention.data.corpus.writer import SHARD_BYTES
-from efficient_attention.data.held_out_documents import held_out_threshold
+from efficient_attention.data.preparation.cache_folder import MANIFEST, TOKENIZER, json_sha256, new_folder
+from efficient_attention.data.preparation.held_out_documents import held_out_threshold
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError, RunError, require

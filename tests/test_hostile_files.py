@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.commands import allocator
 from efficient_attention.data.sources import text_files
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
+from efficient_attention.processes import allocator
 from tests.bad_files import GROWING, SPLIT, Payload, pickled, tokenizer, unsealed
 from tests.test_bad_inputs import ROOT, base, program  # noqa: F401  a fixture among them
 
@@ -116,7 +116,7 @@ def config_with(name: str, **values: object) -> Callable[[Path], object]:
 
 def pickled_array(here: Path) -> None:
     """Replaces the counts of a prepared corpus by a pickled array, with manifests that say so."""
-    from efficient_attention.data.cache_manifest import describe_files, manifest_checksum
+    from efficient_attention.data.preparation.cache_folder import describe_files, manifest_checksum
 
     [folder] = (here / 'cache').glob('text-*')
     np.save(folder / 'unigram_counts.npy', np.array([Payload(here / 'marker')], object), allow_pickle=True)

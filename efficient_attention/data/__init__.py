@@ -1,1 +1,1 @@
-"""Sources, tokenizers, and the making of rows, with a folder for each kind; beside them what several kinds share."""
+"""From files to batches: sources, tokenizers, and a room for each kind of rows; batching and preparation serve all."""

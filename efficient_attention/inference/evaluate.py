@@ -15,17 +15,15 @@ from jax.sharding import Mesh
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.inference.eval_step import make_eval_step, make_output_step
+from efficient_attention.errors import InputError
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
-from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums
+from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, separate
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.tasks.token_ids import check_ids
 
 RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
-
-
 EvalStep = Callable[..., tuple]  # see `make_eval_step`
+ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # that a model looks up, or predicts
 
 
 class Joined(NamedTuple):
@@ -244,3 +242,54 @@ def ahead(results: Iterable[Any]) -> Iterator[Any]:
 
 def _term(name: str, terms: Iterable[str]) -> str:
     return max((term for term in terms if name.startswith(f'{term}_')), key=len)
+
+
+def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
+    """A function from (parameters, batch) to the batch's sums and weights, without dropout.
+
+    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result.
+    """
+
+    def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
+        params, beside, _ = separate(params)
+        sums, carry = objective.with_beside(beside).sums(nnx.merge(graph, params), batch, carry, None)
+        result = sums, objective.weights(batch)
+        return result if carry is None else (*result, carry)
+
+    return eval_step
+
+
+def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = None) -> Callable[..., tuple]:
+    """A function from (parameters, batch) to sums, weights, and what the model says of each row, without dropout.
+
+    graph: of a model with `outputs`. Without an objective there are no sums and no weights.
+    """
+
+    def output_step(params: Any, batch: Batch) -> tuple:
+        params, beside, _ = separate(params)
+        model = nnx.merge(graph, params)
+        if objective is None:
+            return {}, {}, model.outputs(batch)
+        outputs, sums = objective.with_beside(beside).outputs_and_sums(model, batch)
+        return sums, objective.weights(batch), outputs
+
+    return output_step
+
+
+def check_ids(batch: HostBatch, model: ModelConfig) -> None:
+    """Raises InputError where an id has no row in the model's table for it; names the array, the row and the id.
+
+    On a device nobody would notice: it is read as another token, or makes a loss that is not a number.
+    """
+    for name in ID_ARRAYS:
+        ids, field = batch.get(name), 'vocab_size'
+        if name != 'source' and model.target_vocab_size:
+            field = 'target_vocab_size'
+        size = getattr(model, field)
+        if ids is not None and ids.size and (ids.min() < 0 or ids.max() >= size):
+            wrong = (ids < 0) | (ids >= size)
+            row = int(wrong.reshape(len(ids), -1).any(axis=1).argmax())
+            raise InputError(
+                f'row {row} of a batch has the token id {ids[wrong][0]} in {name!r}; ids must be from 0 to {size - 1} '
+                f'(model.{field})'
+            )

@@ -5,21 +5,22 @@ import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import jax
 
-from efficient_attention.commands.peers import compare_with_peers
-from efficient_attention.commands.watchdog import EVALUATING, Watchdog
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.options import EvalOptions
 from efficient_attention.inference.restore import restore
 from efficient_attention.inference.transducer import why_unsearchable
 from efficient_attention.inference.translator import generation_scores
 from efficient_attention.interop.from_workdir import checkpoint_thresholds, wanted_checkpoint
 from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.processes.peers import compare_with_peers
+from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
@@ -32,7 +33,7 @@ def evaluate_workdir(
     checkpoint: str = LAST,
     batch_size: int | None = None,
     before_search: Callable[[dict[str, float | str]], None] = lambda _: None,
-    **protocol: Any,
+    **protocol: Unpack[EvalOptions],
 ) -> dict[str, float | str]:
     """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
 

@@ -3,29 +3,39 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.examples import BUCKETS, ExamplesConfig
 from efficient_attention.config.head import OF_ROWS, HeadConfig
+from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.labelled_text import ARENA
 from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder, unknown_words
 from efficient_attention.errors import InputError, require_at_least
+from efficient_attention.inference.evaluate import evaluate_outputs, make_output_step
 from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.generation_pipelines import (
+    TextGenerationPipeline,
+    TextToTextPipeline,
+    decoding_options,
+    generation_options,
+)
 from efficient_attention.inference.items import check_text, for_each
-from efficient_attention.inference.predictor import Predictor
+from efficient_attention.inference.options import PipelineOptions
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
 from efficient_attention.inference.search_options import say
-from efficient_attention.inference.text_generation_pipeline import TextGenerationPipeline
-from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.generation_config import task_prefixes, task_settings
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
+from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.problems.one_label import first_set
@@ -33,6 +43,7 @@ from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.problems.several_outputs import SeveralOutputs
 
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves
 PROBLEMS = {
@@ -48,7 +59,13 @@ FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other p
 
 
 def pipeline(
-    task: str, path: str | Path, *, checkpoint: str = '', batch_size: int = 0, length: int = 0, **options: Any
+    task: str,
+    path: str | Path,
+    *,
+    checkpoint: str = '',
+    batch_size: int = 0,
+    length: int = 0,
+    **options: Unpack[PipelineOptions],
 ) -> Any:
     """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
 
@@ -87,13 +104,13 @@ def pipeline(
     if task == TEXT_GENERATION:
         if batch_size or length:
             raise InputError(f'{task} reads one prompt at a time, of any length; leave out batch_size and length')
-        return TextGenerationPipeline(Path(path), checkpoint=checkpoint, **options)
+        return TextGenerationPipeline(Path(path), generation_options(options), checkpoint=checkpoint)
     size = {'batch_size': batch_size or 32, 'length': length}
-    return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), **size, **options)
+    return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), options, **size)
 
 
 def make_pipeline(
-    task: str, path: Path, pretrained: Pretrained, *, batch_size: int, length: int, **options: Any
+    task: str, path: Path, pretrained: Pretrained, options: Mapping[str, Any], *, batch_size: int, length: int
 ) -> Any:
     """`pipeline` for a checkpoint that is open; `path` is for messages."""
     known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
@@ -101,10 +118,12 @@ def make_pipeline(
     if task not in known and not is_text_to_text:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
     if is_text_to_text:
-        if options.get('prefix') is None:
-            options['prefix'] = task_prefixes(pretrained.extra).get(task)
+        searched = {**options, 'batch_size': batch_size}
+        prefix, alignments = searched.pop('prefix', None), searched.pop('alignments', False)
+        prefix = task_prefixes(pretrained.extra).get(task) if prefix is None else prefix
         say(path, f'settings of {task} in its config.json that are not used', task_settings(pretrained.extra, task))
-        return TextToTextPipeline(pretrained, path, batch_size=batch_size, length=length, **options)
+        decoding = decoding_options(pretrained, path, searched)
+        return TextToTextPipeline(pretrained, path, decoding, prefix=prefix, alignments=alignments, length=length)
     check_encoder(path, pretrained)
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
@@ -124,7 +143,7 @@ def make_pipeline(
     return TextPipeline(pretrained, encoder, examples_of(pretrained, options), **size)
 
 
-def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
+def examples_of(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesConfig:
     """The examples group that a checkpoint was trained with, without its files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
@@ -138,7 +157,7 @@ def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConf
         unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
-        return dataclasses.replace(trained, **unread, **fixed | options)
+        return dataclasses.replace(trained, **unread, **{**fixed, **options})
     except TypeError:
         fields = ', '.join(field.name for field in dataclasses.fields(ExamplesConfig))
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
@@ -287,3 +306,39 @@ class MaskPipeline:
             [[{'token': one.token, 'score': one.probability} for one in candidates] for candidates in masks]
             for masks in self.filler.fill(inputs, self.top, batch_size=self.batch_size)
         ]
+
+
+class Predictor:
+    """A model that has outputs, ready for rows of any length up to its own.
+
+    Attributes:
+        length: of the longest row that the model takes, tokens.
+    """
+
+    def __init__(
+        self,
+        model: FineTuningModel | Encoder,
+        *,
+        length: int,
+        pad: int,
+        batch_size: int = 32,
+        is_row_alone: bool = False,
+        sentences: int = 0,
+    ) -> None:
+        """`is_row_alone` and `sentences`: see `FeatureBatches`."""
+        graph, state = nnx.split(model)
+        self.params = nnx.to_pure_dict(state)
+        self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
+        self.token_outputs, self.sentences = model.token_outputs, sentences
+        self.step = jax.jit(make_output_step(graph))
+
+    def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
+        """The outputs of each row, in order, without padding; labels are not looked at."""
+        if not features:
+            return []
+        rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
+        size = min(self.batch_size, len(rows))
+        sizes = BUCKETS, self.length, size, self.pad
+        batches = FeatureBatches(rows, *sizes, is_row_alone=self.is_row_alone, sentences=self.sentences)
+        to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
+        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]

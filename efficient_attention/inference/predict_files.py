@@ -2,10 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from efficient_attention.data.examples.text_encoder import unknown_words
 from efficient_attention.errors import InputError
+from efficient_attention.inference.options import ExampleOptions
 from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.problems.problem import Problem
@@ -22,7 +23,7 @@ def predict_files(
     checkpoint: str = '',
     batch_size: int = 32,
     length: int = 0,
-    **fields: Any,
+    **fields: Unpack[ExampleOptions],
 ) -> dict[str, Any]:
     """Writes predictions; returns 'files', 'notes' and, of labelled rows, the official 'metrics'.
 
@@ -48,7 +49,7 @@ def predict_files(
     pretrained = open_pretrained(path, checkpoint)
     trained = pretrained.run
     size = {'batch_size': batch_size, 'length': length or (trained.data.length if trained else 0)}
-    run: TextPipeline = make_pipeline(kind_of(path, pretrained.problem), path, pretrained, **size)
+    run: TextPipeline = make_pipeline(kind_of(path, pretrained.problem), path, pretrained, {}, **size)
     examples = trained.examples if trained else run.examples
     task = run.task(dataclasses.replace(examples, **fields))
     if not getattr(task.config, split):

@@ -11,9 +11,8 @@ from efficient_attention.errors import InputError, require
 from efficient_attention.inference.sampling import Sampling
 from efficient_attention.inference.search import Rules, Search, ids_in
 from efficient_attention.inference.transducer import Batching
-from efficient_attention.interop.generation_config import Forced
+from efficient_attention.interop.generation_config import Forced, search_settings
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.interop.search_settings import search_settings
 
 NOTHING_FORCED = Forced()
 RULES = tuple(field.name for field in dataclasses.fields(Rules))

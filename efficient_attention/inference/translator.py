@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
-from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.marian import TARGET, MarianReader, is_marian
-from efficient_attention.data.tokenizers.special_tokens import structural_tokens
+from efficient_attention.data.tokenizers.special_tokens import role_names, structural_tokens
+from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate import on_host
@@ -25,7 +25,6 @@ from efficient_attention.inference.pretrained_models import pretrained_module, r
 from efficient_attention.inference.search import Draws
 from efficient_attention.inference.search_options import Decoding, decoding_of
 from efficient_attention.inference.transducer import Target, Transducer
-from efficient_attention.inference.unknown_tokens import UnknownTokens
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.generation_config import Forced, task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
@@ -33,6 +32,9 @@ from efficient_attention.interop.tokenizer_files import vocabulary_of_pieces
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
+
+NAMED = 5  # unknown words in a message
+
 
 # Fields of `EvalConfig` that decide a search.
 SEARCHED = ('beams', 'penalty', 'alpha', 'stop', 'repetition_penalty', 'no_repeat_ngram_size')
@@ -292,3 +294,41 @@ def generation_scores(
     if task.pairs.overlong == 'skip':
         scores['left_out'] = task.overlong[split].count
     return {**scores, 'unended': unended, **decoding.shown()}
+
+
+class UnknownTokens:
+    """Counts the unknown tokens of texts; always 0 if the tokenizer has no unknown token.
+
+    Args:
+        parts: the pieces of a text, each with the part of the text that it stands for.
+        vocabulary: has the ids of the pieces.
+    """
+
+    def __init__(self, parts: Callable[[str], list[tuple[str, str]]], vocabulary: Tokenizer) -> None:
+        self.parts, self.vocabulary = parts, vocabulary
+        name = role_names(vocabulary).get('unknown')
+        self.id = None if name is None else vocabulary.token_to_id(name)
+        self.count = self.total = 0
+        self.words: dict[str, None] = {}  # the first ones, each once
+
+    def note(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
+        """Counts the unknown tokens of texts; `tokens` are the ids of each text, without special tokens."""
+        self.total += sum(map(len, tokens))
+        for text, ids in zip(texts, tokens, strict=True):
+            found = int((ids == self.id).sum())
+            self.count += found
+            if found and len(self.words) < NAMED:
+                self.name(text)
+
+    def name(self, text: str) -> None:
+        """Keeps the unknown words of a text, until there are `NAMED` words."""
+        for piece, part in self.parts(text):
+            if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:
+                self.words[part.strip()] = None
+
+    def take(self) -> str:
+        """A line about the texts since the last call; '' where no token was unknown."""
+        count, total, words = self.count, self.total, ', '.join(map(repr, self.words))
+        such = f'such as {words}' if count > NAMED == len(self.words) else words
+        self.count, self.total, self.words = 0, 0, {}
+        return f'{count:,} of {total:,} tokens of the sources are unknown to the tokenizer: {such}' if count else ''

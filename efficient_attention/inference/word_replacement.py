@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efficient_attention.config.checks import check_within
-from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_vectors import TokenTable, WordVectors, words_among_tokens

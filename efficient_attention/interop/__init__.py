@@ -1,1 +1,1 @@
-"""Checkpoints of other libraries in and out: Hugging Face folders of the encoders that the world fine-tunes."""
+"""Checkpoints in and out: Hugging Face folders, folders of small models, and the tokenizers that travel with them."""

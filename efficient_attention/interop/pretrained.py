@@ -8,13 +8,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import unread_fields
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
+from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids, with_ends
 from efficient_attention.errors import InputError
@@ -32,7 +31,6 @@ from efficient_attention.interop.compressed_tensors import (
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
 from efficient_attention.interop.config_out import QUANTIZED, config_values
-from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.factors import factored, products
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.from_workdir import (
@@ -60,9 +58,11 @@ from efficient_attention.interop.parameters import (
     tensors_of,
     written_tensors,
 )
-from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
+from efficient_attention.interop.safetensors_files import INDEX, TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.small_folder import is_small, small_fields
 from efficient_attention.interop.tokenizer_files import (
+    CARRIED,
+    PIECES,
     carry_tokenizer,
     check_numbered,
     is_lowercase,
@@ -71,9 +71,16 @@ from efficient_attention.interop.tokenizer_files import (
     vocabulary_of_pieces,
 )
 from efficient_attention.interop.uneven_layers import even, padded, unpadded
+from efficient_attention.processes.phases import WRITING, note_phase
 from efficient_attention.whole_files import whole_folder
+from efficient_attention.workdir.seal import damage, has_seal, write_seal
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
+SEALED = 'exported model'  # in the line of its seal, which `sha256sum --check` reads, too
+# What is read of a sealed folder may not be added to it; other files, such as README.md, may.
+READ_NAMES = (CONFIG, INDEX, *CARRIED)
+READ_KINDS = ('*.safetensors', PIECES)
+ADVICE = 'delete the folder and export it again, or, if the change is meant, remove its seal (seal-*.sha256)'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,3 +405,19 @@ def parts_from(pretrained: Pretrained, names: frozenset[str]) -> Parts:
         has_detector='detector' in names,
         has_decoder='decoder' in names,
     )
+
+
+def seal_export(folder: Path) -> None:
+    """Writes the seal of a folder in which nothing changes any more; raises OSError."""
+    write_seal(folder, SEALED)
+
+
+def check_export(folder: Path) -> None:
+    """Raises InputError, which names the first file, where a folder is sealed and not what was written."""
+    if has_seal(folder) and (found := damage(folder, SEALED, may_be_added=may_be_added)):
+        raise InputError(f'{folder} is damaged: {found}; {ADVICE}')
+
+
+def may_be_added(name: str) -> bool:
+    """Whether a file of this name in the folder is one that is not read."""
+    return name not in READ_NAMES and not any(Path(name).match(kind) for kind in READ_KINDS)

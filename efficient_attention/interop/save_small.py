@@ -3,17 +3,16 @@
 import dataclasses
 from pathlib import Path
 
-from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.interop.codes import packed, rounded_paths
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT
-from efficient_attention.interop.export_seal import seal_export
-from efficient_attention.interop.pretrained import Pretrained, codes_of, write_keys
+from efficient_attention.interop.pretrained import Pretrained, codes_of, seal_export, write_keys
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
 from efficient_attention.interop.tokenizer_files import carry_tokenizer
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded
+from efficient_attention.processes.phases import WRITING, note_phase
 from efficient_attention.whole_files import whole_folder
 
 

@@ -1,1 +1,1 @@
-"""Tasks that a run can learn: each is data, objective and metrics, so that one loop serves all."""
+"""What a run learns: each task joins data, model, objective and metrics behind one interface (task.py)."""

@@ -7,6 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.batches import evaluation_batches, training_batches
 from efficient_attention.data.corpus.noise import Noise
@@ -14,12 +15,10 @@ from efficient_attention.data.corpus.noised_rows import SHORTEST, NoisedRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorpus
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
-from efficient_attention.data.held_out_documents import few_held_out_note, held_out_share_note, split_counts
-from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text import Symbols, TextToTextIds, text_to_text_ids
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.encoder_decoder import EncoderDecoderTask

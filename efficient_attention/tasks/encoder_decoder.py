@@ -9,7 +9,7 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.cache_folder import TOKENIZER
+from efficient_attention.data.preparation.cache_folder import TOKENIZER
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.text_to_text import TERM, TextToText
 from efficient_attention.tasks.task import BatchShapes, Task

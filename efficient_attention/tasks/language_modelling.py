@@ -13,8 +13,8 @@ from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.memory_checks import check_memory, check_rate
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.held_out_documents import few_held_out_note, held_out_share_note, split_counts
-from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
@@ -23,7 +23,7 @@ from efficient_attention.errors import InputError, require
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.two_way import TwoWayLanguageModel
-from efficient_attention.modules.told import told_losses
+from efficient_attention.modules.compression import told_losses
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task

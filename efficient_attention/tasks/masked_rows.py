@@ -11,10 +11,10 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.arena.arena_row import ArenaSet
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.batches import batches_of_rows, every_row_once
 from efficient_attention.data.corpus.masked_texts import MaskedTexts
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.tokenizers.fixed import check_vocabulary
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError

@@ -12,12 +12,12 @@ from flax import nnx
 
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.batches import evaluation_batches, evaluation_row_count, training_batches
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows, check_not_empty
-from efficient_attention.data.held_out_documents import few_held_out_note, held_out_share_note, split_counts
-from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops

@@ -1,6 +1,7 @@
 """From a config to its task."""
 
 import hashlib
+import importlib
 import json
 from collections.abc import Callable
 
@@ -10,20 +11,18 @@ from jax.experimental import multihost_utils
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.denoising import DenoisingTask
-from efficient_attention.tasks.fine_tuning import EncodedExamples, FineTuningTask
-from efficient_attention.tasks.language_modelling import LanguageModellingTask
-from efficient_attention.tasks.masked_rows import MaskedRowsTask
-from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.task import Task
-from efficient_attention.tasks.text_to_text import TextToTextTask
 
-TASKS: dict[str, type[Task]] = {
-    'pretraining': PretrainingTask,
-    'language_modelling': LanguageModellingTask,
-    'fine_tuning': FineTuningTask,
-    'text_to_text': TextToTextTask,
+# The class of each task, by the name in a config. A run loads the module of its own task alone.
+TASKS = {
+    'pretraining': 'efficient_attention.tasks.pretraining.PretrainingTask',
+    'language_modelling': 'efficient_attention.tasks.language_modelling.LanguageModellingTask',
+    'fine_tuning': 'efficient_attention.tasks.fine_tuning.FineTuningTask',
+    'text_to_text': 'efficient_attention.tasks.text_to_text.TextToTextTask',
 }
+MASKED_ROWS = 'efficient_attention.tasks.masked_rows.MaskedRowsTask'  # pretraining on long-range rows
+DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'  # text to text with pairs that noise makes
 
 
 def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Task:
@@ -50,9 +49,13 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
 
 def task_type(config: RunConfig) -> type[Task]:
     """The class of the config's task."""
+    path = TASKS[config.task]
     if config.has_arena_rows:
-        return MaskedRowsTask
-    return DenoisingTask if config.has_noise else TASKS[config.task]
+        path = MASKED_ROWS
+    elif config.has_noise:
+        path = DENOISING
+    module, name = path.rsplit('.', 1)
+    return getattr(importlib.import_module(module), name)
 
 
 def _task(config: RunConfig, examples: EncodedExamples | None) -> Task:

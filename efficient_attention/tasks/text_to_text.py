@@ -12,12 +12,12 @@ from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.cache_folder import TARGET_TOKENIZER
-from efficient_attention.data.mixture import Mixture
+from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.pairs.packed_batches import PackedBatches
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError

@@ -14,12 +14,11 @@ import numpy as np
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, require
+from efficient_attention.interop.adapt import lengthen, pick_layers
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.parameters import listed
-from efficient_attention.interop.pick_layers import pick_layers
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.same_vocabulary import check_same_vocabulary
+from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
 from efficient_attention.pruning.pruner import Pruner, by_path
 from efficient_attention.training.run import Run

@@ -12,7 +12,7 @@ from typing import Any
 from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, TRAINING_ONLY
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
+from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.text.units import CHARACTERS, WORDS
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import CONFIG, fields_of_a_run, with_new_fields

@@ -9,7 +9,7 @@ singular values of each head's matrix of weights: what so many slots could keep 
 are as drawn. The last line is one JSON object.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -107,7 +107,7 @@ def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
     """What attention gives in each layer, float32 [N, B, L, H, K]."""
     heads, width = layers[0].shape[-2:]
     rngs = jax.random.split(jax.random.key(0))
-    options: dict[str, Any] = {'rng': rngs[0]} if mechanism.needs_rng else {}
+    options: dict[str, Any] = {'rng': rngs[0]} if mechanism.draws.always else {}
     options['learned'] = draw_operands(mechanism, heads, width, rngs[1]) or None
     return np.stack([ea.attend(q, k, v, mechanism, **options) for q, k, v in zip(*layers, strict=True)])
 

@@ -25,10 +25,10 @@ from efficient_attention.config.examples import BUCKETS
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.examples.batches import FeatureBatches
-from efficient_attention.data.host_block import HostBlock
 from efficient_attention.errors import InputError
-from efficient_attention.inference.eval_step import make_output_step
+from efficient_attention.inference.evaluate import make_output_step
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.training.optimizer import make_optimizer

@@ -7,9 +7,9 @@ from absl import flags
 
 from efficient_attention.commands.flags import define_length
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
 from efficient_attention.data.corpus.prepare import prepare_corpus
-from efficient_attention.data.host_block import HostBlock
 from scripts.benchmarks.step import CHILD, SHAPE, TOKENS_A_STEP, Run, check_length, define_steps, shape_of, with_rate
 
 

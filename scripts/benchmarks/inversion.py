@@ -6,7 +6,7 @@ activations: the Euclidean norm of the difference over that of the gradient. Unt
 0.1, dropout 0.1.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -41,7 +41,7 @@ DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16
 def main() -> None:
     """Prints both tables."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names={})  # --layers had several words behind it
+    parse_flags(sys.argv, options=options)
     lowest = min(*options.layers, options.gradient_layers, options.length)
     if lowest < 1 or options.length % 8:
         raise InputError('layers must be at least 1, and --length a multiple of 8')
@@ -103,7 +103,7 @@ def error(config: ModelConfig, length: int, streams: str) -> float:
 
     @jax.jit
     def measured(state: nnx.State, x: jax.Array) -> jax.Array:
-        return inverse_error(*nnx.merge(graph, state).reversible_parts(), context, x, dtype=streams)
+        return inverse_error(*nnx.merge(graph, state).reversible_parts(context), x, dtype=streams)
 
     return float(measured(state, x))
 
@@ -122,12 +122,12 @@ def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array
 
 def reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
     """As in training."""
-    return stack(x, *context[:2], rng=context.rng, mechanism_rng=context.mechanism_rng)
+    return stack(x, context)
 
 
 def stored(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
     """The same function through ordinary differentiation, which keeps all activations."""
-    first, second = forward(*stack.reversible_parts(), context, (x, x))
+    first, second = forward(*stack.reversible_parts(context), (x, x))
     return (first + second) / 2
 
 

@@ -3,11 +3,11 @@
     python scripts/benchmarks/kept_memory.py [--length 512] [--rows 8] [--steps 20] [--rounds 3]
 
 Three ways take turns, each in a process of its own: `default` (glibc's own settings), `unlimited` (freed memory is
-kept) and `limited` (kept up to the limit of efficient_attention/commands/allocator.py, which acts all the time, where
+kept) and `limited` (kept up to the limit of efficient_attention/processes/allocator.py, which acts all the time, where
 train.py lets it act below half of the memory unused). The model is BERT-base. The last line is one JSON object.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -22,11 +22,11 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.allocator import SWITCH
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_length
 from efficient_attention.errors import RunError
+from efficient_attention.processes.allocator import SWITCH
+from efficient_attention.processes.child_process import child_command
 
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ('default', 'unlimited', 'limited')
@@ -34,8 +34,8 @@ SHAPE = {'vocab_size': 30522, 'layers': 12, 'width': 768, 'heads': 12, 'dropout_
 # Takes the steps of step.py with the allocator of train.py, and adds what is resident at the end.
 PROGRAM = """
 import json, sys
-from efficient_attention.commands import allocator
-from efficient_attention.commands.allocator import keep_freed_memory, resident_bytes
+from efficient_attention.processes import allocator
+from efficient_attention.processes.allocator import keep_freed_memory, resident_bytes
 allocator.RESERVE = 1.0  # the limit acts whatever is unused
 keep_freed_memory()
 from scripts.benchmarks.step import measure_shape

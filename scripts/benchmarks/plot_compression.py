@@ -6,7 +6,7 @@
 `3x384=84.5,3x384=85.4`, which become their mean with a line from the least to the most.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -9,7 +9,7 @@ save every `--every_steps` steps. To go on is the way from the start of train.py
 the quickstart's config, its corpus prepared.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -26,11 +26,11 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.allocator import keep_freed_memory
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import RunError
+from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.child_process import child_command
 from efficient_attention.whole_files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ prints what the compiler counts for each device: its arguments and results, and 
 With --memory the row reads so many tokens before it, too, with Transformer-XL's vectors of distances. Nothing is run.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -49,7 +49,7 @@ class Call:
 def main() -> None:
     """Prints a line for each number of devices, for each mechanism."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names={})
+    parse_flags(sys.argv, options=options)
     sizes = options.length, options.memory
     if not all(1 <= count <= EMULATED and not any(size % count for size in sizes) for count in options.devices):
         raise InputError(
@@ -83,9 +83,9 @@ def define_flags() -> flags.FlagValues:
 def checked_mechanism(text: str, memory: int) -> Mechanism:
     """The mechanism of a text; raises InputError where rows cannot be split, or it reads no memory."""
     mechanism = parse_mechanism(text)
-    if not mechanism.splits_tokens:
+    if not mechanism.form.splits_tokens:
         raise InputError(f'--attention has {text!r}, which needs whole rows')
-    if memory and not mechanism.has_logits:
+    if memory and not mechanism.form.has_logits:
         raise InputError(f'--attention has {text!r}, which has no memory; use a pattern with --memory')
     return mechanism
 
@@ -120,7 +120,7 @@ def distance_terms(call: Call, query: jax.ShapeDtypeStruct, mesh: Mesh) -> tuple
 
 def attend_call(call: Call, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
     """The output of the call for query, key, value and, with memory, distance query and table."""
-    options: dict[str, Any] = {'rng': drawn} if call.mechanism.needs_rng else {}
+    options: dict[str, Any] = {'rng': drawn} if call.mechanism.draws.always else {}
     if call.memory:
         places = np.arange(call.memory + call.length, dtype=np.int32)[None]
         options = {'query_positions': places[:, call.memory :], 'key_positions': places}

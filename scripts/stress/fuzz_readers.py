@@ -8,7 +8,7 @@ MOST_BYTES of memory for, or runs, is a finding: it is shown with the smallest i
 1. What is found stays as a case of tests/scripts/stress/test_fuzz_readers.py. A new reader gets a line of READERS.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

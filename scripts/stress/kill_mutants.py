@@ -1,6 +1,6 @@
 """Breaks one line at a time and asks which tests notice: python scripts/stress/kill_mutants.py [--tree CHECKOUT]"""
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_path
+from efficient_attention.processes.child_process import child_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = 'efficient_attention'
@@ -131,13 +131,11 @@ MUTANTS = (
     Mutant('objectives/teacher_terms.py', 'temperature**2 * optax.kl_divergence', 'temperature * optax.kl_divergence'),
 )
 
-OLD_NAMES = {'no_package': 'alone'}
-
 
 def main() -> None:
     """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names=OLD_NAMES)
+    parse_flags(sys.argv, options=options)
     numbers = options.only or range(1, len(MUTANTS) + 1)
     found = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ docs/reliability.md, and the step that is said to be saved is saved. The moments
 seed. The last line is one JSON object; the exit code is 1 where a stop was not clean.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
-from efficient_attention.commands.hosts import free_port
-from efficient_attention.commands.relay import LOOPBACK
-from efficient_attention.commands.stopping import line_of
 from efficient_attention.errors import ExitCode, InputError, RunError, require_at_least
+from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.hosts import free_port
+from efficient_attention.processes.relay import LOOPBACK
+from efficient_attention.processes.stopping import line_of
 from scripts.stress.phase_moments import NAMED, Moment, moments, noting, phase_at, read_events, spans_of, wait_for
 from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
 

@@ -9,7 +9,7 @@ signals follow from the seed. The last line is one JSON object; the exit code is
 not equal, or a phase never hit.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.errors import RunError, require_at_least
+from efficient_attention.processes.child_process import child_command
 from scripts.stress.phase_moments import NAMED, Moment, Plan, Span, moments, noting, read_events, spans_of, wait_for
 from scripts.stress.soak_compare import differences
 from scripts.stress.stop_judge import Ending, faults, newest_saved

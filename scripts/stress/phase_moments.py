@@ -1,6 +1,6 @@
 """Moments at which a process is killed or stopped, spread over its phases, and what it was at when that came.
 
-A process notes its phases in a file (`efficient_attention/commands/phases.py`). An unbroken run tells which there are
+A process notes its phases in a file (`efficient_attention/processes/phases.py`). An unbroken run tells which there are
 and how long each takes; a moment is a share of the way through one of them.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from efficient_attention.commands import phases
+from efficient_attention.processes import phases
 
 START = 'start'  # of Python, up to the first line of the command
 NAMED = (  # phases that a process notes, and in which moments may lie

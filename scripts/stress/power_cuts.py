@@ -10,7 +10,7 @@ then mounted, whereby ext4 replays its journal as after a power cut, and read: t
 and the lines of metrics.jsonl up to it. What a disk itself loses of what it has confirmed is not simulated.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

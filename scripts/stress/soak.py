@@ -9,7 +9,7 @@ end. Metrics, checkpoints and exports must be those of the unbroken run, bit by 
 the exit code is 1 where something differs. A kill takes some ten seconds; how long all will take is said.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
-from efficient_attention.commands.phases import COMPILATION
 from efficient_attention.errors import RunError, require, require_at_least
+from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.phases import COMPILATION
 from efficient_attention.whole_files import PARTIAL
 from efficient_attention.workdir.checkpoint_writer import UNFINISHED
 from scripts.stress.phase_moments import (

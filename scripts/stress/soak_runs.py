@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efficient_attention.commands.child_process import child_command
+from efficient_attention.processes.child_process import child_command
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from efficient_attention.commands import phases
-from efficient_attention.commands.stopping import line_of
 from efficient_attention.errors import ExitCode
+from efficient_attention.processes import phases
+from efficient_attention.processes.stopping import line_of
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, label_of
 from efficient_attention.workdir.seal import damage
 from scripts.stress.phase_moments import BESIDE, START, Event, phase_at

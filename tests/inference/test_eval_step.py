@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.inference.eval_step import make_eval_step, make_output_step
+from efficient_attention.inference.evaluate import make_eval_step, make_output_step
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from tests.training.test_step import BATCH, OBJECTIVE, Line, Totals, batch_of, expected, graph_of, model
 

@@ -301,7 +301,7 @@ def test_a_run_knows_whether_it_reads_one_text_or_two(checkpoint, train: dict[st
     pretrained = open_pretrained(checkpoint('classification'))
     run = types.SimpleNamespace(examples=trained)
     own = types.SimpleNamespace(**vars(pretrained) | {'run': run})
-    answer = make_pipeline('text-classification', Path('runs/x'), own, batch_size=2, length=0)
+    answer = make_pipeline('text-classification', Path('runs/x'), own, {}, batch_size=2, length=0)
     one, two = ('the dog', ('the dog', 'a tree')) if not is_pair else (('the dog', 'a tree'), 'the dog')
     assert set(answer(one)['scores']) == set(LABELS['classification'])
     with pytest.raises(InputError, match=r'^an input has . texts; this task is about .$'):

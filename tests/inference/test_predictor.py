@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.inference.predictor import Predictor
+from efficient_attention.inference.pipeline import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.inference.tiny_checkpoint import MODEL
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.inference.unknown_tokens import UnknownTokens
+from efficient_attention.inference.translator import UnknownTokens
 
 
 def tokenizer_of(model: models.Model) -> Tokenizer:

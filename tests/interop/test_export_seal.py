@@ -12,8 +12,7 @@ from safetensors import SafetensorError
 
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.interop import pretrained, safetensors_files
-from efficient_attention.interop.export_seal import check_export, may_be_added
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import check_export, may_be_added, open_pretrained, save_pretrained
 from efficient_attention.workdir.seal import has_seal
 from tests.interop.folders import FIXTURES
 from tests.workdir.test_seal import delete, flip, swap, truncate, zero

@@ -6,7 +6,7 @@ import pytest
 
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.interop.same_vocabulary import check_combinable, check_same_vocabulary
+from efficient_attention.interop.tokenizer_files import check_combinable, check_same_vocabulary
 
 FOLDER = Path('somewhere')
 

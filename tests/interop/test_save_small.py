@@ -13,7 +13,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
-from efficient_attention.interop.lengthen import lengthen
+from efficient_attention.interop.adapt import lengthen
 from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import codes_of, open_pretrained, save_pretrained
 from efficient_attention.interop.save_small import quantize, save_small

@@ -11,9 +11,8 @@ from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
 from efficient_attention.inference.search_options import Decoding
 from efficient_attention.inference.transducer import Batching, Transducer
-from efficient_attention.interop.generation_config import forced_tokens
+from efficient_attention.interop.generation_config import forced_tokens, search_settings
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.search_settings import search_settings
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_text_to_text_parity import module
 

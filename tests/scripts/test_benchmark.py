@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from efficient_attention.commands import allocator
 from efficient_attention.commands.command_line import run_command
 from efficient_attention.errors import InputError
+from efficient_attention.processes import allocator
 from scripts import benchmark
 from scripts.benchmarks import input as input_benchmark
 from scripts.benchmarks import step

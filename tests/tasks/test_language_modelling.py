@@ -17,8 +17,7 @@ from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.eval_step import make_eval_step
-from efficient_attention.inference.evaluate import evaluate
+from efficient_attention.inference.evaluate import evaluate, make_eval_step
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops

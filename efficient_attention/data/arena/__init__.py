@@ -1,1 +1,1 @@
-"""Long Range Arena's tasks: rows of ids with a class each, generated or read, and kept in a cache."""
+"""Long Range Arena: rows of ids with a class each, generated or read, and their cache."""

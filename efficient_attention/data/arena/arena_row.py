@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 
 BINARY = ('0', '1')
 SPLITS = ('train', 'dev', 'test')

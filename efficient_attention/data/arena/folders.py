@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.cache_manifest import one_line
-from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.preparation.cache_folder import one_line
+from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 

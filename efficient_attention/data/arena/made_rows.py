@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet
 from efficient_attention.data.arena.arena_set import Generated
-from efficient_attention.data.ordered_pool import in_processes, usable_cores
+from efficient_attention.data.preparation.worker_processes import in_processes, usable_cores
 from efficient_attention.errors import InputError
 
 PATIENCE = 5.0  # seconds before other processes are started

@@ -25,7 +25,7 @@ from efficient_attention.data.arena.folders import PAIR_FILES
 from efficient_attention.data.arena.listops import CLOSE, DIGITS
 from efficient_attention.data.arena.made_rows import made_rows
 from efficient_attention.data.arena.pathfinder import SETTINGS, bars_of
-from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import cannot_be_written, whole_file, write_atomically

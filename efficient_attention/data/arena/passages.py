@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, row_stream
-from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.errors import InputError
 
 # Of the documents, by a hash of their text. Twice as many to test as to validate: a score on few documents, however

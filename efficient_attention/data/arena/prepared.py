@@ -16,17 +16,17 @@ import numpy as np
 from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet
 from efficient_attention.data.arena.arena_set import Generated
 from efficient_attention.data.arena.made_rows import made_rows
-from efficient_attention.data.cache_folder import new_folder
-from efficient_attention.data.cache_manifest import (
+from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,
     check_files,
     describe_files,
     json_sha256,
     load_array,
     manifest_checksum,
+    new_folder,
     read_manifest,
 )
-from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.tokenizers.fixed import FIRST_WORD
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically

@@ -1,1 +1,1 @@
-"""Pretraining of encoders: a corpus of documents as sentences of ids on disk, and masked rows out of it."""
+"""Corpora for masked language models: documents on disk as sentences of ids, and masked or noised rows of them."""

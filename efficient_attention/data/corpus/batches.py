@@ -21,10 +21,10 @@ import numpy as np
 from absl import flags
 
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
-from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.worker_process import follow_parent
+from efficient_attention.data.preparation.worker_processes import follow_parent
 from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]

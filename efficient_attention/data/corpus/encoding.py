@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.blank_lines import SECTION, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.ordered_pool import in_processes
+from efficient_attention.data.preparation.worker_processes import in_processes
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.reading import SECTION, cut_at_blank_lines, reader_of
 
 BATCH = 2**19  # characters of one task
 FAULT = (

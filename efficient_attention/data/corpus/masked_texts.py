@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.data.corpus.masking import Masker
-from efficient_attention.data.epoch_cache import LastTwoEpochs
-from efficient_attention.data.random_streams import Stream, random_stream
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 

@@ -9,14 +9,14 @@ epoch 0 in an evaluation.
 
 import numpy as np
 
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.data.corpus.noise import Noise, NoisedText
 from efficient_attention.data.corpus.packing import cut_documents
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import tokens_before
-from efficient_attention.data.epoch_cache import LastTwoEpochs
-from efficient_attention.data.random_streams import Stream, random_stream
-from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.preparation.cache_folder import one_line
+from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.errors import InputError
 
 SHORTEST = 2  # tokens of a text that can be noised

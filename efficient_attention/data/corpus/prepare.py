@@ -17,14 +17,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.cache_folder import TOKENIZER, new_folder
-from efficient_attention.data.cache_manifest import MANIFEST, file_sha256, json_sha256
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
-from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold, more_documents
-from efficient_attention.data.ordered_pool import usable_cores
-from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.preparation.cache_folder import MANIFEST, TOKENIZER, file_sha256, json_sha256, new_folder
+from efficient_attention.data.preparation.held_out_documents import (
+    OneDocument,
+    document_hash,
+    held_out_threshold,
+    more_documents,
+)
+from efficient_attention.data.preparation.progress import Progress
+from efficient_attention.data.preparation.worker_processes import usable_cores
 from efficient_attention.data.sources.source import Source, open_source
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of

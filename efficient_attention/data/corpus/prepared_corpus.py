@@ -26,8 +26,14 @@ from typing import Any
 import numpy as np
 from array_record.python import array_record_module
 
-from efficient_attention.data.cache_folder import TOKENIZER, UNIGRAM_COUNTS
-from efficient_attention.data.cache_manifest import check_files, load_array, one_line, read_manifest
+from efficient_attention.data.preparation.cache_folder import (
+    TOKENIZER,
+    UNIGRAM_COUNTS,
+    check_files,
+    load_array,
+    one_line,
+    read_manifest,
+)
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 

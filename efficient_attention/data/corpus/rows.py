@@ -7,13 +7,13 @@ read it in. With `static_copies` = n, epoch e has the plan and the masks of epoc
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.data.corpus.masking import Masker
 from efficient_attention.data.corpus.packing import PackingPlan, packed_row, plan_rows
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import PairPlan, pair_row, plan_pairs
-from efficient_attention.data.epoch_cache import LastTwoEpochs
-from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import Corpus
-from efficient_attention.data.held_out_documents import more_documents
-from efficient_attention.data.pair_truncation import truncated_lengths
+from efficient_attention.data.preparation.held_out_documents import more_documents
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
@@ -207,3 +206,12 @@ def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
         return ids
     front = int(rng.binomial(ids.size - keep, 0.5))
     return ids[front : front + keep]
+
+
+def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts fit in `room`, taken one by one off the longer, of the second if both are equal.
+
+    The rule of BERT's code (`_truncate_seq_pair`), without its loop.
+    """
+    kept = min(second, max(room // 2, room - first))
+    return min(first, room - kept), kept

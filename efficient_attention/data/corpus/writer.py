@@ -11,9 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_record.python import array_record_module
 
-from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
-from efficient_attention.data.cache_manifest import MANIFEST, describe_files, manifest_checksum, one_line
 from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, shard_path
+from efficient_attention.data.preparation.cache_folder import (
+    MANIFEST,
+    UNIGRAM_COUNTS,
+    describe_files,
+    manifest_checksum,
+    one_line,
+)
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 RECORD_TOKENS = 2048

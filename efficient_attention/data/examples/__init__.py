@@ -1,1 +1,1 @@
-"""Fine-tuning: files of labelled examples, and batches of rows of different lengths."""
+"""Labelled examples for fine-tuning: readers of their files, and batches of rows of similar length."""

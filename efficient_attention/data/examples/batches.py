@@ -1,4 +1,4 @@
-"""Makes batches of labelled rows of different lengths, padded to one of a few (data/length_batches.py)."""
+"""Makes batches of labelled rows of different lengths, padded to one of a few (data/batching/length_batches.py)."""
 
 import dataclasses
 import functools
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.length_batches import LengthBatches
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.length_batches import LengthBatches
 
 Feature = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]

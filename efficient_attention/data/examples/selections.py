@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 

@@ -1,1 +1,1 @@
-"""Pairs of texts, a source and its target: reading, encoding, batches."""
+"""Pairs of source and target texts for encoder-decoders: readers, encoding and batches."""

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.epoch_cache import LastTwoEpochs
-from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.mixture import Mixture
+from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.mixture import Mixture
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.data.pairs.pair_batches import Batch
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.random_streams import Stream, random_stream
-from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.errors import InputError
 
 OPEN_ROWS = 64  # rows that a pair may still go into; more pads less and takes longer

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.length_batches import LengthBatches
-from efficient_attention.data.mixture import Mixture
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.length_batches import LengthBatches
+from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.tokenizers.text_to_text import Symbols
 
 Batch = dict[str, np.ndarray]
 

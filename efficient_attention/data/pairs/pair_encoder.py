@@ -9,11 +9,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.data.pairs.pair_sets import TextPair
-from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.marian import MarianReader
 from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.special_tokens import role_names
-from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text import Symbols, text_to_text_ids
 from efficient_attention.errors import InputError
 
 ENCODED_AT_ONCE = 4096  # pairs

@@ -1,1 +1,1 @@
-"""Sources of documents: text, JSON, image and ArrayRecord files, TFDS data sets, the standard library."""
+"""Readers of documents and tables: text, JSON, images, ArrayRecord, Wikipedia dumps and TFDS data sets."""

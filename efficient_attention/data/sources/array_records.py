@@ -5,7 +5,7 @@ from pathlib import Path
 
 from array_record.python import array_record_module
 
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.errors import InputError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.source import Source
 from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.data.sources.tfds import digest_texts, tfds_field, tfds_values

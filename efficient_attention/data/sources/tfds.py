@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.json_files import kind_of
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.errors import InputError

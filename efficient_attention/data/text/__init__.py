@@ -1,1 +1,1 @@
-"""Language models: a running text as ids on disk, and rows of it one after another."""
+"""Running text for language models: ids on disk, and rows of consecutive tokens."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.data.text.rows import Row, TextRows, check_rows
 from efficient_attention.errors import InputError
 

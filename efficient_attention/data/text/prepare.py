@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.cache_folder import UNIGRAM_COUNTS, new_folder
-from efficient_attention.data.cache_manifest import MANIFEST, describe_files, json_sha256, manifest_checksum
-from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.preparation.cache_folder import (
+    MANIFEST,
+    UNIGRAM_COUNTS,
+    describe_files,
+    json_sha256,
+    manifest_checksum,
+    new_folder,
+)
+from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.sources.images import open_images
 from efficient_attention.data.sources.source import Source, open_source
 from efficient_attention.data.text.prepared_text import FORMAT, PreparedText, id_type, ids_path, open_text, starts_path

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
-from efficient_attention.data.cache_manifest import check_files, load_array, read_manifest
+from efficient_attention.data.preparation.cache_folder import UNIGRAM_COUNTS, check_files, load_array, read_manifest
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.data.text.splits import SPLITS
 from efficient_attention.data.text.units import Units, load_units

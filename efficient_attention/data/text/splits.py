@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold
+from efficient_attention.data.preparation.held_out_documents import OneDocument, document_hash, held_out_threshold
 from efficient_attention.data.sources.source import Source
 from efficient_attention.data.text.units import Text
 from efficient_attention.errors import InputError

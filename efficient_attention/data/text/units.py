@@ -13,10 +13,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.data.blank_lines import cut_at_blank_lines
-from efficient_attention.data.cache_folder import TOKENIZER
+from efficient_attention.data.preparation.cache_folder import TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.reading import cut_at_blank_lines, reader_of
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.whole_files import write_atomically

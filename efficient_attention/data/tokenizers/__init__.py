@@ -1,1 +1,1 @@
-"""Tokenizers: those in files, those that are trained on a text, and the words and ids that all of them share."""
+"""Tokenizers: loading one from a file, training one, special tokens, and fixed vocabularies."""

@@ -7,12 +7,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.blank_lines import cut_at_blank_lines
-from efficient_attention.data.cache_manifest import file_sha256
-from efficient_attention.data.held_out_documents import HASHES, document_hash
+from efficient_attention.data.preparation.cache_folder import file_sha256
+from efficient_attention.data.preparation.held_out_documents import HASHES, document_hash
 from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.byte_level import PAIR
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.reading import cut_at_blank_lines
 from efficient_attention.data.tokenizers.special_tokens import ROLES, author_tokens, with_sentinels
 from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
 from efficient_attention.errors import InputError

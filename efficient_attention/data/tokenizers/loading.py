@@ -8,17 +8,47 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of, with_added
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
 from efficient_attention.data.tokenizers.marian import is_marian
-from efficient_attention.data.tokenizers.patterns import FAMILIES, SAFE_PATTERNS
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
 from efficient_attention.data.tokenizers.special_tokens import SENTINELS
+from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
+
+# The regular expressions that a tokenizer.json may have: those of published families, which end on any text.
+# A stranger's regular expression may take for ever, or end the process.
+ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+SIGNS = r' ?[^\s\p{L}\p{N}]+[\r\n]*'
+SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
+CAPITALS, SMALL = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]', r'[\p{Ll}\p{Lm}\p{Lo}\p{M}]'
+BEFORE = r'[^\r\n\p{L}\p{N}]?'  # a space or sign that goes with the letters behind it
+FAMILIES = {
+    'GPT-2': (
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    ),
+    'GPT-4': (
+        '|'.join([ENDINGS, BEFORE + r'\p{L}+', r'\p{N}{1,3}', SIGNS, SPACES]),  # Llama 3's as well
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
+        r'\s*[\r\n]|\s+(?!\S)|\s+',
+    ),
+    'GPT-4o': (
+        f'{BEFORE}{CAPITALS}*{SMALL}+{ENDINGS}?|{BEFORE}{CAPITALS}+{SMALL}*{ENDINGS}?|'
+        r'\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|' + SPACES,
+    ),
+    'Llama 3': (),  # GPT-4's
+    'Qwen': (
+        '|'.join([ENDINGS, BEFORE + r'\p{L}+', r'\p{N}', SIGNS, SPACES]),
+        '|'.join([ENDINGS, BEFORE + r'[\p{L}\p{M}]+', r'\p{N}', r' ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*', SPACES]),
+    ),
+}
+OWN = (' {2,}', r'\s+', RUNS)  # of tokenizers that are made here, or of SentencePiece models
+SAFE_PATTERNS = frozenset({*OWN, *(pattern for patterns in FAMILIES.values() for pattern in patterns)})
 
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one

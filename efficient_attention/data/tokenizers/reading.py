@@ -1,16 +1,21 @@
 """How texts are read: added tokens stay whole, and a structural token that a user types is text.
 
-The one rule for encoders, pairs, language models and corpora (docs/checkpoints.md).
+The one rule for encoders, pairs, language models and corpora (docs/checkpoints.md). Long texts are cut at blank lines,
+where no sentence and no word goes on.
 """
 
 import json
+import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
+
+SECTION = 2**17  # characters; a longer document is cut at the next blank line, so that no task or record grows with it
+BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
 
 def reader_of(tokenizer: Tokenizer, symbols: Collection[str] = ()) -> Tokenizer:
@@ -43,3 +48,12 @@ def _renamed(vocabulary: Any, names: dict[str, str]) -> Any:
     if isinstance(vocabulary, dict):
         return {names.get(piece, piece): id for piece, id in vocabulary.items()}
     return [[names.get(piece, piece), score] for piece, score in vocabulary]
+
+
+def cut_at_blank_lines(text: str, section: int = SECTION) -> Iterator[str]:
+    """The text in sections of `section` characters or a little more, cut at blank lines; together they are the text."""
+    start = 0
+    while blank := BLANK_LINE.search(text, start + section):
+        yield text[start : blank.end()]
+        start = blank.end()
+    yield text[start:]

@@ -1,12 +1,33 @@
 """The ids that text to text needs of a tokenizer, which may lack the special tokens of an encoder."""
 
 import dataclasses
+from collections.abc import Sequence
 
+import numpy as np
 from tokenizers import Tokenizer, processors
 
 from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, TEXT_ENDS, role_names
 from efficient_attention.data.tokenizers.vocabulary import check_ids
 from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols:
+    """Ids of padding, of a text's end, of what a decoder reads first, and of what every text begins with (-1: none)."""
+
+    pad: int
+    end: int
+    start: int
+    begin: int = -1
+
+    @property
+    def count(self) -> int:
+        """How many tokens a source or a target has beside its text."""
+        return 1 + (self.begin >= 0)
+
+    def around(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
+        """A text's tokens with its ends, int32."""
+        return np.array([*([self.begin] if self.begin >= 0 else []), *tokens, self.end], np.int32)
 
 
 @dataclasses.dataclass(frozen=True)

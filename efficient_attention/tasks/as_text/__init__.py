@@ -1,1 +1,1 @@
-"""Labelled tasks as pairs of texts: questions and labels in words, and what is written scored as the tasks ask for."""
+"""Labelled tasks as pairs of texts: questions and labels in words, scored by each task's official metrics."""

@@ -1,1 +1,1 @@
-"""Official scores of predictions, a file for each benchmark that defines them."""
+"""Official scores of predictions, one file for each benchmark."""

@@ -1,1 +1,1 @@
-"""Problems of fine-tuning (`examples.problem`): examples to rows, outputs to predictions, files and scores."""
+"""Kinds of fine-tuning: each turns examples into rows, and outputs into predictions, files and scores."""

@@ -14,10 +14,9 @@ from efficient_attention.data.examples.labelled_text import LabelledText, label_
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS, Metric, f1_macro
-from efficient_attention.tasks.problems.mean_logits import mean_logits
 from efficient_attention.tasks.problems.one_label import MATCHED_SPLIT, MISMATCHED_SPLIT, OneLabelProblem, labelled
 from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
-from efficient_attention.tasks.problems.problem import Feature, Outputs
+from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
 

@@ -23,7 +23,6 @@ from efficient_attention.data.sources.json_files import check_identifiers
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.hotpotqa import NAMES, answer_scores, hotpot_scores, support_scores
 from efficient_attention.tasks.problems.best_spans import best_spans
-from efficient_attention.tasks.problems.context_windows import windows
 from efficient_attention.tasks.problems.encoded_text import characters_of, encoded_texts
 from efficient_attention.tasks.problems.overlong_texts import cut_notes
 from efficient_attention.tasks.problems.paragraph_rows import (
@@ -37,6 +36,7 @@ from efficient_attention.tasks.problems.paragraph_rows import (
     marker_ids,
 )
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
+from efficient_attention.tasks.problems.windows import windows
 
 THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')

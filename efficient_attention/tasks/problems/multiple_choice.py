@@ -14,11 +14,10 @@ from efficient_attention.data.examples.row_template import joined_rows, row_temp
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.context_windows import window_starts
-from efficient_attention.tasks.problems.mean_logits import mean_logits
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.prediction_files import write_rows
-from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem, mean_logits
+from efficient_attention.tasks.problems.windows import window_starts
 
 FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from efficient_attention.data.pair_truncation import truncated_lengths
+from efficient_attention.data.corpus.sentence_pairs import truncated_lengths
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.context_windows import window_starts
 from efficient_attention.tasks.problems.encoded_text import EncodedText
+from efficient_attention.tasks.problems.windows import window_starts
 
 Ids = np.ndarray  # integers [l]
 MOST_NOTES = 4  # files with a line of their own; RACE has a file for each of 28,000 articles

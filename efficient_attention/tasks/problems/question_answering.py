@@ -21,7 +21,6 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.squad import chosen_threshold, squad2_scores, squad_scores
 from efficient_attention.tasks.problems.answer_candidates import Candidate, SpanPrediction, ranked, write_answers
 from efficient_attention.tasks.problems.best_spans import best_spans
-from efficient_attention.tasks.problems.context_windows import maximum_context, windows
 from efficient_attention.tasks.problems.encoded_text import (
     EncodedText,
     characters_of,
@@ -30,6 +29,7 @@ from efficient_attention.tasks.problems.encoded_text import (
 )
 from efficient_attention.tasks.problems.overlong_texts import cut_notes
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
+from efficient_attention.tasks.problems.windows import maximum_context, windows
 
 SCORES_2 = [f'{part}{name}' for part in ('', 'HasAns_', 'NoAns_', 'best_') for name in ('exact', 'f1')]
 THRESHOLD = 'no_answer_threshold'

@@ -1,27 +1,29 @@
 """The class of each problem that a config's `examples.problem` may name."""
 
+import importlib
 from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.tasks.problems.classification import Classification
-from efficient_attention.tasks.problems.multi_hop import MultiHop
-from efficient_attention.tasks.problems.multiple_choice import MultipleChoice
 from efficient_attention.tasks.problems.problem import Problem
-from efficient_attention.tasks.problems.question_answering import QuestionAnswering
-from efficient_attention.tasks.problems.regression import Regression
-from efficient_attention.tasks.problems.token_classification import TokenClassification
 
-PROBLEMS: dict[str, type[Problem]] = {
-    'classification': Classification,
-    'regression': Regression,
-    'token_classification': TokenClassification,
-    'multiple_choice': MultipleChoice,
-    'question_answering': QuestionAnswering,
-    'multi_hop': MultiHop,
+# A run loads the module of its own problem alone.
+PROBLEMS = {
+    'classification': 'efficient_attention.tasks.problems.classification.Classification',
+    'regression': 'efficient_attention.tasks.problems.regression.Regression',
+    'token_classification': 'efficient_attention.tasks.problems.token_classification.TokenClassification',
+    'multiple_choice': 'efficient_attention.tasks.problems.multiple_choice.MultipleChoice',
+    'question_answering': 'efficient_attention.tasks.problems.question_answering.QuestionAnswering',
+    'multi_hop': 'efficient_attention.tasks.problems.multi_hop.MultiHop',
 }
+
+
+def problem_type(name: str) -> type[Problem]:
+    """The class of a problem by its name in a config."""
+    module, kind = PROBLEMS[name].rsplit('.', 1)
+    return getattr(importlib.import_module(module), kind)
 
 
 def make_problem(config: ExamplesConfig, encoder: TextEncoder, length: int) -> Problem[Any, Any]:
     """The problem of `config.problem`; raises InputError where the config does not serve it."""
-    return PROBLEMS[config.problem](config, encoder, length)
+    return problem_type(config.problem)(config, encoder, length)

@@ -11,10 +11,9 @@ from efficient_attention.data.examples.labelled_text import LabelledText, number
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
-from efficient_attention.tasks.problems.mean_logits import mean_logits
 from efficient_attention.tasks.problems.one_label import OneLabelProblem, labelled
 from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
-from efficient_attention.tasks.problems.problem import Feature, Outputs
+from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 HIGHEST_SCORE = 5.0  # of STS-B  # of STS-B
 

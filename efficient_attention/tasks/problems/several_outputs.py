@@ -11,10 +11,9 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.mean_logits import mean_logits
 from efficient_attention.tasks.problems.one_label import OneLabelProblem
 from efficient_attention.tasks.problems.prediction_files import write_rows
-from efficient_attention.tasks.problems.problem import Feature, Outputs
+from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 LIKELY = 0.5  # probability from which a label is given
 

@@ -20,7 +20,7 @@ from efficient_attention.tasks.metrics.glue import accuracy
 from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule
 from efficient_attention.tasks.problems.prediction_files import write_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
-from efficient_attention.tasks.problems.word_windows import WordTokens, windows, word_tokens
+from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
 
 # A word with what joins its parts ('e-mail', "don't", '@user', '#tag', '3.5'), or one sign.
 WORD = re.compile(r"[@#]?\w+(?:[-.,'’_&/:]\w+)*|[^\w\s]")
@@ -111,7 +111,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
                 if self.rule.rows([tokens.ids], self.template.added, sentence.where, ['words'])
                 else []
             )
-        return windows(tokens, self.room, self.config.stride)
+        return word_windows(tokens, self.room, self.config.stride)
 
     def _feature(self, sentence: Sentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int) -> Feature:
         first, words_of_row = row

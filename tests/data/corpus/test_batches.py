@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.batches import (
     evaluation_batches,
     evaluation_row_count,
     tokens_per_second,
     training_batches,
 )
-from efficient_attention.data.host_block import HostBlock
 from efficient_attention.errors import InputError, RunError
 from tests.data.corpus.memory_corpus import MemoryCorpus, memory_corpus, memory_prepared, unmask
 
@@ -150,7 +150,7 @@ def test_workers_end_with_a_killed_parent():
 LEAVE_IN_THE_MIDDLE = """
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.batches import training_batches
-from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.batching.host_block import HostBlock
 from tests.data.corpus.memory_corpus import memory_prepared
 steps = dict(seed=0, steps=range(1000))
 left = [training_batches(memory_prepared(), DataConfig(workers=workers), HostBlock(8), **steps) for workers in (0, 2)]

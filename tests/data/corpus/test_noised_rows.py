@@ -11,7 +11,7 @@ from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.noise import Noise
 from efficient_attention.data.corpus.noised_rows import NoisedRows
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, noised_lengths
-from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus
 

@@ -18,7 +18,7 @@ from efficient_attention.data.corpus import encoding
 from efficient_attention.data.corpus import prepare as module
 from efficient_attention.data.corpus.prepare import describe_counts, prepare_corpus, training_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.tokenizers import choice as tokenizer_choice
 from efficient_attention.errors import InputError
 

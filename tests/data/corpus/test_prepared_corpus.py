@@ -8,10 +8,10 @@ import pickle
 import numpy as np
 import pytest
 
-from efficient_attention.data.cache_manifest import file_sha256, manifest_checksum
 from efficient_attention.data.corpus import prepared_corpus as module
 from efficient_attention.data.corpus.prepared_corpus import Corpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
+from efficient_attention.data.preparation.cache_folder import file_sha256, manifest_checksum
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 

@@ -6,9 +6,9 @@ from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attention.data.cache_folder import new_folder
 from efficient_attention.data.corpus.prepared_corpus import open_corpus, shard_path
 from efficient_attention.data.corpus.writer import SplitWriter, token_type, write_manifest
+from efficient_attention.data.preparation.cache_folder import new_folder
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import RunError
 

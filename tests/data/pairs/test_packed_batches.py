@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.mixture import Mixture
+from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.pairs.packed_batches import PackedBatches, pack
 from efficient_attention.data.pairs.pair_batches import Batch, PairBatches
 from efficient_attention.errors import InputError

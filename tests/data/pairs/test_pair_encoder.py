@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from efficient_attention.data.pairs.pair_encoder import Overlong, PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.pairs.pair_sets import TextPair
-from efficient_attention.data.symbols import Symbols
+from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.errors import InputError
 
 PIECES = {'<pad>': 0, '</s>': 1, '<unk>': 2, 'a': 3, 'b': 4, 'c': 5}

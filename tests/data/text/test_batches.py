@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.errors import InputError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.cache_manifest import MANIFEST, manifest_checksum
+from efficient_attention.data.preparation.cache_folder import MANIFEST, manifest_checksum
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText, id_type, ids_path, open_text
 from efficient_attention.errors import InputError

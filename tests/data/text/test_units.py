@@ -16,7 +16,7 @@ from efficient_attention.data.text.units import (
     load_units,
     split_words,
 )
-from efficient_attention.data.tokenizers.patterns import FAMILIES
+from efficient_attention.data.tokenizers.loading import FAMILIES
 from efficient_attention.data.tokenizers.training import train_tokenizer
 from efficient_attention.errors import InputError
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
-from efficient_attention.data.tokenizers.patterns import FAMILIES, SAFE_PATTERNS
+from efficient_attention.data.tokenizers.loading import FAMILIES, SAFE_PATTERNS
 
 TEXT = "It's 12345 DON'T\n\n  HelloWorld!!\n"
 CUT = {  # the matches of the regex package, which GPT's authors use

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from efficient_attention.commands.allocator import SWITCH
+from efficient_attention.processes.allocator import SWITCH
 from scripts.benchmarks import kept_memory as script
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.commands import phases
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.processes import phases
 from scripts.stress import measure_joint_stops as script
 from scripts.stress.measure_joint_stops import Stop
 from scripts.stress.phase_moments import Moment

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.commands import phases
 from efficient_attention.errors import RunError
+from efficient_attention.processes import phases
 from scripts.stress import measure_stops as script
 from scripts.stress.measure_stops import Stop
 from scripts.stress.phase_moments import Moment, Span

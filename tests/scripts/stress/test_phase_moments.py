@@ -4,7 +4,7 @@ import itertools
 import random
 from pathlib import Path
 
-from efficient_attention.commands import phases
+from efficient_attention.processes import phases
 from scripts.stress.phase_moments import (
     NAMED,
     Event,

@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from efficient_attention.commands import phases
 from efficient_attention.errors import RunError
+from efficient_attention.processes import phases
 from scripts.stress import soak
 from scripts.stress.phase_moments import Event, Moment
 from scripts.stress.soak import Ended, leftovers, run, run_to_end
 
-# Notes a phase, as `efficient_attention/commands/phases.py` does, and waits.
+# Notes a phase, as `efficient_attention/processes/phases.py` does, and waits.
 NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phases.VARIABLE + '; exec sleep 60'
 
 

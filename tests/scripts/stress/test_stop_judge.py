@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.commands.stopping import line_of
+from efficient_attention.processes.stopping import line_of
 from efficient_attention.workdir.seal import write_seal
 from scripts.stress import stop_judge
 from scripts.stress.phase_moments import Event

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.problems.context_windows import maximum_context, window_starts, windows
+from efficient_attention.tasks.problems.windows import maximum_context, window_starts, windows
 
 
 @given(st.integers(1, 100), st.integers(1, 30), st.integers(1, 40))

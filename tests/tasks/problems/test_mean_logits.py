@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from efficient_attention.tasks.problems.mean_logits import mean_logits
+from efficient_attention.tasks.problems.problem import mean_logits
 
 
 def test_rows_of_an_example_are_averaged_in_any_order():

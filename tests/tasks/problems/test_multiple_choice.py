@@ -12,7 +12,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.errors import InputError
-from efficient_attention.inference.predictor import Predictor
+from efficient_attention.inference.pipeline import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.problems.multiple_choice import MultipleChoice

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.problems.word_windows import WordTokens, windows, word_tokens
+from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
 
 
 def tokens_of(sizes):
@@ -20,7 +20,7 @@ WORDS = st.lists(st.integers(1, 6), min_size=1, max_size=20).map(tokens_of)
 @given(WORDS, st.integers(1, 12), st.integers(1, 15))
 def test_every_word_is_predicted_once_at_its_first_token(tokens, room, stride):
     found = []
-    for first, words in windows(tokens, room, stride):
+    for first, words in word_windows(tokens, room, stride):
         assert 0 < len(words) <= room
         for place in np.flatnonzero(words >= 0):
             assert tokens.words[first + place] == words[place]
@@ -30,7 +30,7 @@ def test_every_word_is_predicted_once_at_its_first_token(tokens, room, stride):
 
 @given(WORDS, st.integers(1, 12), st.integers(1, 15))
 def test_a_word_stands_where_most_is_seen_around_it(tokens, room, stride):
-    rows = windows(tokens, room, stride)
+    rows = word_windows(tokens, room, stride)
     for first, words in rows:
         for place in np.flatnonzero(words >= 0):
             token = first + place
@@ -40,7 +40,7 @@ def test_a_word_stands_where_most_is_seen_around_it(tokens, room, stride):
 
 @given(WORDS, st.integers(1, 12), st.integers(1, 15))
 def test_rows_cover_all_tokens_and_start_with_a_word_where_one_can(tokens, room, stride):
-    rows = windows(tokens, room, stride)
+    rows = word_windows(tokens, room, stride)
     covered = {first + place for first, words in rows for place in range(len(words))}
     assert covered == set(range(len(tokens.ids)))
     step = min(stride, room)
@@ -51,7 +51,7 @@ def test_rows_cover_all_tokens_and_start_with_a_word_where_one_can(tokens, room,
 
 def test_what_fits_is_one_row():
     tokens = tokens_of([2, 3])
-    [(first, words)] = windows(tokens, 5, 1)
+    [(first, words)] = word_windows(tokens, 5, 1)
     assert first == 0
     np.testing.assert_array_equal(words, [0, -1, 1, -1, -1])
 

@@ -1,0 +1,140 @@
+"""Writes folders of the cache, and checks them when they are opened.
+
+A folder appears complete or not at all, though processes are killed or race. Its manifest holds checksums of itself and
+of every other file.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError, RunError
+from efficient_attention.whole_files import FAULTS, whole_folder
+
+MANIFEST = 'manifest.json'
+TOKENIZER = 'tokenizer.json'
+TARGET_TOKENIZER = 'target_tokenizer.json'  # of a workdir whose targets have one of their own
+UNIGRAM_COUNTS = 'unigram_counts.npy'
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
+    """`whole_folder` for a folder whose name stands for its content: where it has appeared meanwhile, that one stays.
+
+    Args:
+        folder: what will be there.
+        field: of the config, which an error names where the folder cannot be written.
+
+    Raises:
+        RunError, InputError: the folder cannot be written, or another file that is used in the block fails.
+        InputError: an incomplete folder of this name is there.
+    """
+    is_complete = False
+    try:
+        with whole_folder(folder) as partial:
+            yield partial
+            partial.chmod(0o755)  # a cache may be shared
+            is_complete = True
+    except InputError as error:
+        if not (is_complete and folder.is_dir()):
+            if str(error).startswith(f'{folder}: '):
+                raise InputError(f'{field}: {error}') from None
+            raise
+        if not (folder / MANIFEST).exists():  # else another process was faster, with the same content
+            raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
+    except OSError as error:  # of another file
+        kind = RunError if error.errno in FAULTS else InputError
+        raise kind(f'{error.filename}: {error.strerror}') from error
+
+
+def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
+    """The manifest of a prepared folder, checked by itself.
+
+    Args:
+        folder: of the cache.
+        version: of the folder's format that the caller reads.
+        content: 'corpus' or 'text', for messages.
+
+    Raises:
+        InputError: it is missing, damaged or of another format; names the file and what to do.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = read_json_file(path)
+        found = manifest['format']
+    except FileNotFoundError:
+        raise InputError(f'{folder}: no prepared {content} there ({MANIFEST} is missing)') from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path}: damaged ({one_line(error)}); {_advice(folder, content)}') from None
+    if found != version:
+        raise InputError(f'{path}: format {found}, this version reads {version}; {_advice(folder, content)}')
+    if manifest.get('checksum') != manifest_checksum(manifest):
+        raise InputError(f'{path}: damaged, its checksum differs; {_advice(folder, content)}')
+    return manifest
+
+
+def check_files(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
+    """Raises InputError unless every file has the bytes that the manifest tells; `content` as in `read_manifest`."""
+    for name, expected in manifest['files'].items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f'{path}: missing from the prepared {content}; {_advice(folder, content)}')
+        if path.stat().st_size != expected['bytes'] or file_sha256(path) != expected['sha256']:
+            raise InputError(f'{path}: damaged, its bytes differ from the manifest; {_advice(folder, content)}')
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Bytes and SHA-256 of every file below `folder`, by its path relative to it, sorted: the manifest's `files`."""
+    paths = sorted(path for path in folder.rglob('*') if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {'bytes': path.stat().st_size, 'sha256': file_sha256(path)}
+        for path in paths
+    }
+
+
+def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarray:
+    """The array of a file whose bytes are those of its manifest.
+
+    Args:
+        path: the file.
+        content: what it holds, in a word.
+        is_mapped: the array stays on disk until it is read, for those that are large.
+
+    Raises:
+        InputError: it holds no plain numbers; a manifest, too, may be made to fit.
+    """
+    try:
+        return np.load(path, mmap_mode='r' if is_mapped else None, allow_pickle=False)
+    except (OSError, EOFError, ValueError, MemoryError) as error:
+        raise InputError(f'{path}: no array of numbers ({one_line(error)}); {_advice(path.parent, content)}') from None
+
+
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over everything in a manifest but its own `checksum`."""
+    return json_sha256({name: value for name, value in manifest.items() if name != 'checksum'})
+
+
+def json_sha256(value: Any) -> str:
+    """SHA-256 of a value as JSON with sorted names, as hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex."""
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks."""
+    return ' '.join(str(error).split())
+
+
+def _advice(folder: Path, content: str) -> str:
+    return f'delete the folder {folder} to prepare the {content} again'

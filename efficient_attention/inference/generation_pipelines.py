@@ -1,0 +1,172 @@
+"""Pipelines that write text: `ea.pipeline('translation', path)` and `ea.pipeline('text-generation', workdir)`."""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError, is_number, require, require_at_least
+from efficient_attention.inference.generate import TextGenerator
+from efficient_attention.inference.items import check_text, for_each
+from efficient_attention.inference.sampling import Sampling
+from efficient_attention.inference.search_options import Decoding, decoding_of
+from efficient_attention.inference.translator import Translation, translator_of
+from efficient_attention.interop.config_in import read_values
+from efficient_attention.interop.pretrained import Pretrained
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationOptions:
+    """How a language model writes: drawn by `Sampling` and a seed, or searched by beams.
+
+    Raises:
+        InputError: a value is out of range or no number, or has no effect beside beams.
+    """
+
+    max_tokens: int = 200  # to add
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    beams: int = 0  # 0 = tokens are drawn
+    best: int = 1  # texts of a search for each prompt
+
+    def __post_init__(self) -> None:
+        for name, minimum in (('max_tokens', 1), ('top_k', 0), ('seed', 0), ('beams', 0), ('best', 1)):
+            require_at_least(minimum, name, getattr(self, name))
+        for name in ('temperature', 'top_p'):
+            require(is_number(getattr(self, name)), name, getattr(self, name), 'a number')
+        require(self.best <= max(self.beams, 1), 'best', self.best, f'at most beams, which is {self.beams}')
+        for name in ('temperature', 'top_k', 'top_p', 'seed'):
+            if self.beams and getattr(self, name) != getattr(GenerationOptions, name):
+                raise InputError(f'{name} is {getattr(self, name)}; a search with beams draws nothing')
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+
+def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
+    """The options that are given, and defaults for the others; raises InputError where one is unknown or bad."""
+    known = [field.name for field in dataclasses.fields(GenerationOptions)]
+    if unknown := sorted(given.keys() - set(known)):
+        raise InputError(f'unknown options: {", ".join(unknown)}; known: {", ".join(known)}')
+    return GenerationOptions(**given)
+
+
+def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> Decoding:
+    """The search of an encoder-decoder by the options that are given; the files of its folder decide the others.
+
+    Raises:
+        InputError: an unknown option, or one out of range.
+    """
+    known = [field.name for field in dataclasses.fields(Decoding)]
+    if unknown := sorted(given.keys() - set(known)):
+        raise InputError(
+            f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", "length", *known])}'
+        )
+    return decoding_of(pretrained, path, given)
+
+
+class TextToTextPipeline:
+    """What an encoder-decoder makes of a text, or of each text of a list.
+
+    Args:
+        pretrained: the checkpoint.
+        path: of it, for messages.
+        decoding: how its texts are searched, see `decoding_options`.
+        prefix: before each text; by default that of the run.
+        length: most tokens of a text that is read, see `open_translator`.
+        alignments: with the pieces of both sides and the weights of cross-attention, [pieces, source pieces].
+
+    Raises:
+        InputError: the checkpoint is no encoder-decoder's.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        path: Path,
+        decoding: Decoding,
+        *,
+        prefix: str | None = None,
+        alignments: bool = False,
+        length: int = 0,
+    ) -> None:
+        self.best, self.alignments = decoding.best, alignments
+        self.translator = translator_of(pretrained, path, decoding, prefix, length=length)
+
+    def __call__(self, texts: str | Sequence[str]) -> Any:
+        """What is found for a text, a list of as many as `best` where that is above 1; a list of these of a list.
+
+        It is {'text', 'score', 'is_ended'}: whether the model ended it, and not the most tokens that it may have.
+
+        Raises:
+            InputError: a text is empty, or there is something else than texts.
+        """
+        given: list[Any] = list(texts) if isinstance(texts, list | tuple) else [texts]
+        for_each(given, check_text)
+        before = self.translator.cut_sources
+        found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
+        if cut := self.translator.cut_sources - before:
+            most = self.translator.encoder.source.length
+            warnings.warn(f'{cut} of {len(given)} texts have more than {most} tokens and were cut', stacklevel=2)
+        if line := self.translator.unknown.take():
+            warnings.warn(line, stacklevel=2)
+        return found[0] if isinstance(texts, str) else found
+
+    def shown(self, found: list[Translation]) -> Any:
+        """What was found for one text as plain Python."""
+        known = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
+        rows = [row | self.aligned(one) for row, one in zip(known, found, strict=True)]
+        return rows[0] if self.best == 1 else rows
+
+    def aligned(self, one: Translation) -> dict[str, Any]:
+        """The pieces of both sides and their alignment, where that was asked for."""
+        if one.alignment is None:
+            return {}
+        pieces = {'pieces': list(one.pieces), 'source_pieces': list(one.source_pieces)}
+        return {**pieces, 'alignment': one.alignment.tolist()}
+
+
+class TextGenerationPipeline:
+    """The text that a language model writes after a prompt, or after each prompt of a list.
+
+    Args:
+        path: a workdir.
+        options: how texts are drawn or searched.
+        checkpoint: 'last', 'best' or a step; '' = the best where one is known, else the last.
+
+    Raises:
+        InputError: an option of `Sampling` is out of range, or the path holds no language model.
+    """
+
+    def __init__(self, path: Path, options: GenerationOptions, *, checkpoint: str = '') -> None:
+        self.options, self.sampling = options, options.sampling
+        if 'task' not in read_values(path):
+            raise InputError(f'{path} is no workdir; text-generation needs a language model that train.py trained')
+        self.generator = TextGenerator(path, checkpoint=checkpoint)
+
+    def __call__(self, prompts: str | list[str]) -> Any:
+        """{'text': the prompt and what follows it}, with its 'score' from a search; a list of these for a list.
+
+        A prompt gives the same text alone and in a list. Where `best` is above 1, each prompt has a list of texts.
+
+        Raises:
+            InputError: a prompt is no text, is empty, has what the vocabulary lacks, or leaves no room for the tokens.
+        """
+        found = for_each(prompts if isinstance(prompts, list) else [prompts], self.written)
+        return found if isinstance(prompts, list) else found[0]
+
+    def written(self, prompt: str) -> Any:
+        """The text, or the texts of a search, for one prompt."""
+        check_text(prompt)
+        options, most = self.options, self.options.max_tokens
+        if not options.beams:
+            parts = self.generator(prompt, max_tokens=most, sampling=self.sampling, seed=options.seed)
+            return {'text': ''.join(parts)}
+        found = self.generator.best(prompt, max_tokens=most, beams=options.beams, best=options.best)
+        rows = [{'text': one.text, 'score': one.log_prob} for one in found]
+        return rows[0] if options.best == 1 else rows

@@ -1,0 +1,89 @@
+"""The keyword options of `ea.pipeline`, `evaluate_workdir` and `predict_files`, with their types.
+
+Each is optional. The dataclass that has the fields gives defaults and ranges.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class EvalOptions(TypedDict, total=False):
+    """Fields of `EvalConfig` in place of a run's own, except `batch_size`."""
+
+    every_steps: int
+    split: str
+    context: int
+    stride: int
+    memory_length: int
+    compressed_length: int
+    clamp_length: int
+    same_length: bool
+    beams: int
+    penalty: str
+    alpha: float
+    stop: str
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+
+
+class ExampleOptions(TypedDict, total=False):
+    """Fields of `ExamplesConfig` in place of a run's own."""
+
+    problem: str
+    format: str
+    name: str
+    train: str
+    dev: str
+    test: str
+    text: str
+    text_pair: str
+    label: str
+    id: str
+    labels: tuple[str, ...]
+    towers: bool
+    cache: str
+    sentences: int
+    overlong: str
+    stride: int
+    question_length: int
+    answer_length: int
+    best_count: int
+    has_no_answer: bool
+    has_global: bool
+    epochs: float
+    warmup_share: float
+    buckets: tuple[int, ...]
+
+
+class SearchOptions(TypedDict, total=False):
+    """Fields of `Decoding`, except `batch_size`."""
+
+    beams: int
+    best: int
+    penalty: str
+    alpha: float
+    max_tokens: int
+    min_tokens: int
+    ratio: float
+    extra: int
+    stop: str
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    suppress_tokens: Sequence[int]
+    begin_suppress_tokens: Sequence[int]
+    ends: Sequence[int]
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class PipelineOptions(ExampleOptions, SearchOptions, total=False):
+    """The options of all pipelines; each pipeline refuses those of the others."""
+
+    top: int  # of 'fill-mask': tokens for each mask
+    pooling: str  # of 'feature-extraction'
+    prefix: str | None  # of text to text: what stands before each text; None = as the checkpoint says
+    alignments: bool  # of text to text: with the weights of cross-attention

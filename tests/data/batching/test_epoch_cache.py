@@ -1,0 +1,21 @@
+"""What is kept of an epoch, and for how long."""
+
+import pickle
+
+from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+
+
+def test_last_two_keeps_two():
+    made = []
+    kept = LastTwoEpochs()
+    for epoch in (0, 1, 0, 1, 2, 1, 0):
+        kept.get(epoch, made.append)
+    assert made == [0, 1, 2, 0]
+
+
+def test_a_copy_is_empty():
+    kept: LastTwoEpochs[int] = LastTwoEpochs()
+    kept.get(0, int)
+    made = []
+    pickle.loads(pickle.dumps(kept)).get(0, made.append)
+    assert made == [0]
