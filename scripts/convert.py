@@ -45,7 +45,8 @@ def main() -> None:
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
     from efficient_attention.interop.adapt import lengthen  # after --help and refusals, which need none of it
-    from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+    from efficient_attention.interop.folder_out import save_pretrained
+    from efficient_attention.interop.pretrained import open_pretrained
     from efficient_attention.interop.save_small import save_small
 
     check_flags(options)

@@ -25,9 +25,10 @@ from efficient_attention.inference.pretrained_models import pretrained_module, r
 from efficient_attention.inference.search import Draws
 from efficient_attention.inference.search_options import Decoding, decoding_of
 from efficient_attention.inference.transducer import Target, Transducer
-from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.config_fields import TEXT_TO_TEXT
 from efficient_attention.interop.generation_config import Forced, task_prefixes
-from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.target_ids import begin_of, forced_of, trained_ids
 from efficient_attention.interop.tokenizer_files import vocabulary_of_pieces
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores

@@ -160,6 +160,7 @@ INERT: dict[str, tuple[Any, ...]] = {
     'autoregressive': (False,),
     'attention_dilation': (),
 }
+TEXT_TO_TEXT = 'text_to_text'  # the problem of encoder-decoders, whatever their class
 MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # of these types
 SEVERAL_NUMBERS = 'multi_output_regression'  # our name of a regression of several outputs
 SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)  # problems of a row with several answers, which nothing here trains

@@ -27,6 +27,7 @@ from efficient_attention.interop.config_fields import (
     SEVERAL_NUMBERS,
     SHIFTED,
     SHIFTED_PAD,
+    TEXT_TO_TEXT,
     our_fields,
     text_of,
 )
@@ -52,7 +53,6 @@ ARCHITECTURES = {
     'ForMultipleChoice': ('choice', 'multiple_choice'),
     'ForQuestionAnswering': ('span', 'question_answering'),
 }
-TEXT_TO_TEXT = 'text_to_text'  # the problem of encoder-decoders, whatever their class
 DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one for each kind
     'sequence': ('seq_classif_dropout',),
     'choice': ('seq_classif_dropout',),

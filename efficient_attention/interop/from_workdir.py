@@ -1,13 +1,20 @@
 """A trained model read from a workdir: its config, heads, thresholds, and the parameters of one checkpoint."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.fields import unread_fields
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.models.device_memory import check_host_fits
 from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps
@@ -110,3 +117,38 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     restored = restore_params(reader, config, lay_out(shapes), wanted, lay_out)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state)
     return {name: group for name, group in params.items() if name == 'encoder' or config.task in READ}
+
+
+def workdir_fields(path: Path, checkpoint: str) -> dict[str, Any]:
+    """The fields of a `Pretrained` of a checkpoint of a run; raises InputError as `encoder_run`."""
+    config = encoder_run(path)
+    is_fine_tuned = config.task == 'fine_tuning'
+    file = path / TOKENIZER
+    problems = {'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT, 'language_modelling': 'none'}
+    return dict(
+        model=as_encoder(config.model) if config.task == 'language_modelling' else config.model,
+        head=config.head if is_fine_tuned else HeadConfig(),
+        labels=config.examples.labels if is_fine_tuned else (),
+        problem=problems.get(config.task, 'fill_mask'),
+        family='',
+        tokenizer=file if file.is_file() else None,
+        lowercase=config.data.lowercase,
+        params=lambda: workdir_params(path, config, checkpoint),
+        examples={
+            name: getattr(config.examples, name)
+            for name in OUR_EXAMPLES
+            if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
+        },
+        pairs={name: getattr(config.pairs, name) for name in OUR_PAIRS} if config.task == TEXT_TO_TEXT else {},
+        thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
+        origin=lambda: f'{path} {checkpoint_words(path, config, checkpoint)}',
+        run=config,
+        target_tokenizer=path / TARGET_TOKENIZER if config.pairs.target_tokenizer else None,
+    )
+
+
+def as_encoder(model: ModelConfig) -> ModelConfig:
+    """A language model's config without what its output layer alone reads."""
+    return dataclasses.replace(
+        model, **{name: unread for name, (_, unread) in unread_fields(model, 'fine_tuning').items()}
+    )

@@ -6,8 +6,11 @@ from pathlib import Path
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.interop.codes import packed, rounded_paths
-from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT
-from efficient_attention.interop.pretrained import Pretrained, codes_of, seal_export, write_keys
+from efficient_attention.interop.config_fields import TEXT_TO_TEXT
+from efficient_attention.interop.config_in import CONFIG
+from efficient_attention.interop.export_seal import seal_export
+from efficient_attention.interop.folder_out import codes_of, write_keys
+from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
 from efficient_attention.interop.tokenizer_files import carry_tokenizer
@@ -21,7 +24,7 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
 
     Args:
         pretrained: an encoder; one that was trained with rounding keeps what it rounds.
-        mode: 'int8' or 'int8_weights', see `QuantizationConfig`.
+        mode: 'int8' or 'int8_weights', see `ModelConfig`.
         float_layers: regexes in the paths of layers that stay float; () = those of the model.
 
     Raises:

@@ -18,7 +18,7 @@ from efficient_attention.processes.peers import compare_with_peers, tell_peers
 from efficient_attention.processes.phases import END, RESTORING, note_phase
 from efficient_attention.processes.stop_signal import StopSignal
 from efficient_attention.processes.watchdog import Watchdog
-from efficient_attention.tasks.fine_tuning import EncodedExamples
+from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.progress import ProgressDisplay, show_progress

@@ -15,7 +15,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, require
 from efficient_attention.interop.adapt import lengthen, pick_layers
-from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.config_fields import TEXT_TO_TEXT
 from efficient_attention.interop.parameters import listed
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary

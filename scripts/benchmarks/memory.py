@@ -111,7 +111,7 @@ OUTPUT = Part(
     sizes=(50_000,),
     small=(25_000,),
 )
-# The decoder `compressive` of configs/common.py, with segments as long as its memory of tokens.
+# The decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens.
 SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
 COMPRESSION = Part(
     axis='length',

@@ -15,7 +15,8 @@ from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import examples_of, make_pipeline
 from efficient_attention.inference.predict_files import predict_files
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.save_small import save_small
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 

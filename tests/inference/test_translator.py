@@ -20,7 +20,8 @@ from efficient_attention.inference.translator import (
     open_translator,
     structural_ids,
 )
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.fill_config import fill_config
 from tests.data.tokenizers.test_marian import ids_of_library, write_marian
 from tests.interop.folders import TEXT_TO_TEXT

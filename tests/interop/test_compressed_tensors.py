@@ -14,8 +14,9 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.interop.codes import as_flat
+from efficient_attention.interop.folder_out import codes_of, save_pretrained
 from efficient_attention.interop.low_rank import low_rank
-from efficient_attention.interop.pretrained import Pretrained, codes_of, open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.save_small import quantize
 from efficient_attention.interop.shrink import shrink
 from efficient_attention.models.fine_tuning import FineTuningModel

@@ -11,8 +11,10 @@ import pytest
 from safetensors import SafetensorError
 
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.interop import pretrained, safetensors_files
-from efficient_attention.interop.pretrained import check_export, may_be_added, open_pretrained, save_pretrained
+from efficient_attention.interop import folder_out, safetensors_files
+from efficient_attention.interop.export_seal import check_export, may_be_added
+from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.workdir.seal import has_seal
 from tests.interop.folders import FIXTURES
 from tests.workdir.test_seal import delete, flip, swap, truncate, zero
@@ -110,8 +112,8 @@ def no_space_in_the_library(*_: object, **__: object) -> None:
     ('module', 'name', 'failure'),
     [
         (safetensors_files, 'save_file', no_space_in_the_library),
-        (pretrained, 'carry_tokenizer', no_space),
-        (pretrained, 'seal_export', no_space),
+        (folder_out, 'carry_tokenizer', no_space),
+        (folder_out, 'seal_export', no_space),
     ],
 )
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch, module, name: str, failure: Callable):

@@ -11,13 +11,14 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import pipeline
+from efficient_attention.interop.folder_out import save_pretrained
 from efficient_attention.interop.from_workdir import (
     checkpoint_thresholds,
     checkpoint_words,
     encoder_run,
     workdir_params,
 )
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from tests.training.tiny_run import fresh_workdir
 

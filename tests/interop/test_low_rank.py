@@ -9,8 +9,9 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.factors import products
+from efficient_attention.interop.folder_out import save_pretrained
 from efficient_attention.interop.low_rank import low_rank, ranks_of
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.interop.uneven_layers import even, padded

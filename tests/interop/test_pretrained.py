@@ -19,8 +19,9 @@ from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.interop.config_in import describe
+from efficient_attention.interop.folder_out import save_pretrained
 from efficient_attention.interop.parameters import Parts, parameter_shapes
-from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.text_to_text_sizes import t5_fields
 from efficient_attention.training.fill_config import fill_config

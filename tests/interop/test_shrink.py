@@ -14,8 +14,9 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.interop.folder_out import save_pretrained
 from efficient_attention.interop.low_rank import low_rank
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.training.fill_config import fill_config

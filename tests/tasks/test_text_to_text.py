@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from tokenizers import Tokenizer
 
-from configs.common import text_to_text_config
+from configs.text_to_text.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.noise import NoiseConfig
@@ -23,7 +23,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference import translator
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.translator import Decoding, Translation, generation_scores, open_translator
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.task import HostBatch

@@ -1,17 +1,21 @@
-"""A row of a long-range task, a set of such rows, the splits, and the random numbers of a generated row."""
+"""A row of a long-range task, a set of such rows and its options, the splits, and a generated row's random numbers."""
 
 import abc
 import dataclasses
+import difflib
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.errors import InputError
 
 BINARY = ('0', '1')
 SPLITS = ('train', 'dev', 'test')
+NUMBER = re.compile(r'\d{1,9}')
 SHARES = 8  # of all rows that there are: the last two are dev's and test's, the others train's
 
 
@@ -57,6 +61,55 @@ class ArenaSet(abc.ABC):
     @abc.abstractmethod
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """The rows of a split in order; raises InputError where one cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated(ArenaSet):
+    """Rows that each follow from the seed, the split and their number."""
+
+    count: int
+    seed: int
+
+    @abc.abstractmethod
+    def row(self, split: str, index: int) -> ArenaRow:
+        """One row of a split."""
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return (self.row(split, index) for index in range(self.count))
+
+
+class Options:
+    """The options of a set's text, taken one by one."""
+
+    def __init__(self, text: str, field: str, values: Mapping[str, str]) -> None:
+        self.text, self.field, self.left = text, field, dict(values)
+
+    def fault(self, what: str) -> InputError:
+        """One line that names the field, the set and what is wrong in it."""
+        return InputError(f'{self.field} is {self.text!r}; {what}')
+
+    def word(self, name: str) -> str:
+        """A text that must be there."""
+        if not self.left.get(name):
+            close = difflib.get_close_matches(name, self.left, n=1)
+            hint = f'; {close[0]!r} is no option' if close and close[0] != name else ''
+            raise self.fault(f'{name}=... is missing{hint}')
+        return self.left.pop(name)
+
+    def number(self, name: str, least: int, default: int | None = None) -> int:
+        """A whole number of at least `least`."""
+        if default is not None and name not in self.left:
+            return default
+        found = self.word(name)
+        if not NUMBER.fullmatch(found) or int(found) < least:
+            raise self.fault(f'{name} must be a whole number of at least {least}')
+        return int(found)
+
+    def end(self) -> None:
+        """Raises InputError where an option is left over."""
+        if self.left:
+            raise self.fault(f'it has no option {next(iter(self.left))!r}')
 
 
 def row_stream(seed: int, split: str, index: int) -> np.random.Generator:

@@ -4,11 +4,13 @@ As Long Range Arena draws them (Tay et al. 2020, arXiv 2011.04006): a node above
 probability a quarter and then has 2 to 10 arguments; trees between two lengths are kept, both excluded.
 """
 
+import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_stream
+from efficient_attention.data.arena.arena_row import ArenaRow, Generated, Options, is_of_split, row_stream
 from efficient_attention.errors import InputError
 
 DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MIN, MAX, MED and SM
@@ -16,6 +18,7 @@ DEEPEST = 10  # the level at which every node is a digit, counted from 1
 MOST_ARGUMENTS = 10
 OPERATOR_SHARE = 0.25
 MOST_TREES = 20_000  # that are drawn for a row; of the original's lengths one in a hundred serves a test row
+RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
 BLOCK = 1024  # numbers that are drawn at once
 
 
@@ -81,3 +84,33 @@ def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
         else:
             return words, value
     return words, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOps(Generated):
+    """Trees between two lengths, both excluded."""
+
+    kind = 'listops'
+    vocabulary = 'listops'
+    shortest: int
+    longest: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The ten digits."""
+        return tuple(map(str, range(10)))
+
+    def row(self, split: str, index: int) -> ArenaRow:
+        """See `Generated`."""
+        return listops_row(self.seed, split, index, self.shortest, self.longest)
+
+
+def listops_set(options: Options) -> ListOps:
+    """The set of these options; raises InputError where one is missing or out of range."""
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    match = RANGE.fullmatch(options.word('length'))
+    if match is None or not 0 <= int(match[1]) < int(match[2]) - 1:
+        raise options.fault('length must be <shortest>-<longest>, with a whole number between them')
+    if int(match[2]) <= 4:
+        raise options.fault('length must let in a tree of at least 4 words: an operator, two digits, a bracket')
+    return ListOps(options.text, count, seed, int(match[1]), int(match[2]))

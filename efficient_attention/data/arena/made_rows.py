@@ -5,8 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 
-from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet
-from efficient_attention.data.arena.arena_set import Generated
+from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet, Generated
 from efficient_attention.data.preparation.worker_processes import in_processes, usable_cores
 from efficient_attention.errors import InputError
 

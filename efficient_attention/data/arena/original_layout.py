@@ -19,12 +19,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet
-from efficient_attention.data.arena.arena_set import Generated, Pathfinder
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet, Generated
 from efficient_attention.data.arena.folders import PAIR_FILES
 from efficient_attention.data.arena.listops import CLOSE, DIGITS
 from efficient_attention.data.arena.made_rows import made_rows
-from efficient_attention.data.arena.pathfinder import SETTINGS, bars_of
+from efficient_attention.data.arena.pathfinder import SETTINGS, Pathfinder, bars_of
 from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError

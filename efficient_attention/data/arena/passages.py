@@ -9,17 +9,19 @@ ends than two of different ones do: name long documents.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, row_stream
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet, Options, row_stream
 from efficient_attention.data.preparation.held_out_documents import document_hash
+from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
 
 # Of the documents, by a hash of their text. Twice as many to test as to validate: a score on few documents, however
 # many pairs are drawn from them, is one of few differences between documents.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
+SOURCE = 'source of passages'  # as a message names it
 LONG = 20_000  # bytes, from which on the ends of a document are passed over
 EDGE = 20  # one part of so many at each end
 
@@ -82,3 +84,32 @@ def body_of(text: str) -> np.ndarray:
     data = np.frombuffer(' '.join(text.split()).encode(), np.uint8)
     edge = len(data) // EDGE if len(data) >= LONG else 0
     return data[edge : len(data) - edge]
+
+
+@dataclasses.dataclass(frozen=True)
+class PassagePairs(ArenaSet):
+    """Pairs of passages out of the documents of a source."""
+
+    kind = 'passages'
+    vocabulary = 'bytes'
+    texts = 2
+    rules = 3
+    count: int
+    length: int
+    seed: int
+    source: str
+
+    def digest(self, split: str) -> str:  # noqa: ARG002  all splits are parts of them
+        """See `ArenaSet`; of the documents."""
+        return open_source(self.source, SOURCE).digest()
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        passages = passages_of(open_source(self.source, SOURCE).documents(), split, self.length, self.source)
+        return (passages.row(self.seed, split, index) for index in range(self.count))
+
+
+def passages_set(options: Options) -> PassagePairs:
+    """The set of these options; raises InputError where one is missing or out of range."""
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    return PassagePairs(options.text, count, options.number('length', 1), seed, options.word('source'))

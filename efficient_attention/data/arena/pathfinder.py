@@ -11,6 +11,7 @@ until the next one is there; moves end on the nearest cell, where it rounds up, 
 directions. The original is not seeded: nobody can draw its images anew.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efficient_attention.data.arena import pathfinder_sprites as sprites
+from efficient_attention.data.arena.arena_row import ArenaRow, Generated, Options, is_of_split, row_stream
 from efficient_attention.data.arena.pathfinder_snakes import Setting, below, board_of, distractor, shapes_of, two_snakes
 from efficient_attention.errors import InputError, is_whole_number, require, require_at_least
 
@@ -200,3 +202,45 @@ def _disc(setting: Setting, contrast: int) -> sprites.Picture:
 def _contrasted(picture: sprites.Picture, contrast: int) -> sprites.Picture:
     """The picture in 100ths of a grey level, brightened beyond 255 where the contrast says so."""
     return picture._replace(grey=picture.grey.astype(np.int32) * contrast)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pathfinder(Generated):
+    """The grey values of an image row by row, 1 where the discs are ends of one path.
+
+    Of few pixels, or with fixed starts, there are few images, some of which would be drawn for two splits: there each
+    split has those of its hash.
+    """
+
+    kind = 'pathfinder'
+    vocabulary = 'grey'
+    size: int
+    bars: int
+    distractors: int | None
+    fixed: bool
+
+    def row(self, split: str, index: int) -> ArenaRow:
+        """See `Generated`."""
+        rng = row_stream(self.seed, split, index)
+        while True:
+            image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors, fixed=self.fixed)
+            pixels = image.pixels.reshape(-1).astype('u2')
+            if not (self.fixed or self.size in FEWER_BARS) or is_of_split(pixels, split):
+                return ArenaRow((pixels,), int(image.label))
+
+
+def pathfinder_set(options: Options) -> Pathfinder:
+    """The set of these options; raises InputError where one is missing or out of range."""
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    size = options.number('size', 1)
+    if size not in SIZES:
+        raise options.fault(f'size must be one of {", ".join(map(str, SIZES))}')
+    named, bars = options.left.get('bars', 'hard'), bars_of(size)
+    count_of_bars = bars[options.left.pop('bars', named)] if named in bars else options.number('bars', 2)
+    distractors = options.number('distractors', 0) if 'distractors' in options.left else None
+    starts = options.left.pop('starts', 'drawn')
+    if starts not in ('drawn', 'fixed'):
+        raise options.fault('starts must be drawn or fixed')
+    if starts == 'fixed' and size == min(SIZES):
+        raise options.fault(f'starts must be drawn with size {size}, which has few images with fixed ones')
+    return Pathfinder(options.text, count, seed, size, count_of_bars, distractors, starts == 'fixed')

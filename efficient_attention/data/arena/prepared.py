@@ -13,8 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet
-from efficient_attention.data.arena.arena_set import Generated
+from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet, Generated
 from efficient_attention.data.arena.made_rows import made_rows
 from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,

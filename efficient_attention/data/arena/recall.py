@@ -7,9 +7,11 @@ so that the lookup is all there is to learn: where the value stood behind its ke
 models learnt which values a row has and nothing more (docs/arena.md).
 """
 
+import dataclasses
+
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_stream
+from efficient_attention.data.arena.arena_row import ArenaRow, Generated, Options, is_of_split, row_stream
 from efficient_attention.data.tokenizers.fixed import RECALL_FILLERS, RECALL_KEYS, RECALL_VALUES
 
 QUERIES = RECALL_KEYS * RECALL_VALUES  # the first word that is a key alone; that of key k and value v is k VALUES + v
@@ -40,3 +42,39 @@ def _draw(rng: np.random.Generator, length: int, pairs: int, keys: int, values: 
 def values_in(text: np.ndarray) -> np.ndarray:
     """How often each value stands in the pairs of a row, [VALUES]; `text`: words."""
     return np.bincount(text[text < QUERIES] % RECALL_VALUES, minlength=RECALL_VALUES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recall(Generated):
+    """Rows of so many words, with so many pairs."""
+
+    kind = 'recall'
+    vocabulary = 'recall'
+    length: int
+    pairs: int
+    keys: int
+    values: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values."""
+        return tuple(f'v{number}' for number in range(self.values))
+
+    def row(self, split: str, index: int) -> ArenaRow:
+        """See `Generated`."""
+        return recall_row(self.seed, split, index, self.length, self.pairs, keys=self.keys, values=self.values)
+
+
+def recall_set(options: Options) -> Recall:
+    """The set of these options; raises InputError where one is missing or out of range."""
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    length, pairs = options.number('length', 3), options.number('pairs', 1)
+    keys, values = options.number('keys', 1, RECALL_KEYS), options.number('values', 2, RECALL_VALUES)
+    for name, number, most in (('keys', keys, RECALL_KEYS), ('values', values, RECALL_VALUES)):
+        if number > most:
+            raise options.fault(f'{name} must be at most {most}')
+    if pairs > min(keys, length - 2):  # without filler there may be too few rows for some split to have one
+        raise options.fault(
+            f'pairs must be at most {keys}, the keys, and {length - 2}: the query and filler have a word each'
+        )
+    return Recall(options.text, count, seed, length, pairs, keys, values)

@@ -1,0 +1,132 @@
+"""A trained model written as a Hugging Face folder, which transformers reads."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.codes import Flat, as_flat, coded
+from efficient_attention.interop.compressed_tensors import (
+    check_compressible,
+    compressed_params,
+    quantization_config,
+    scales,
+)
+from efficient_attention.interop.config_fields import SHIFTED
+from efficient_attention.interop.config_in import CONFIG
+from efficient_attention.interop.config_out import QUANTIZED, config_values
+from efficient_attention.interop.export_seal import seal_export
+from efficient_attention.interop.factors import products
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.generation_config import GENERATION, with_ids
+from efficient_attention.interop.output_layers import with_repeated
+from efficient_attention.interop.parameters import Parts, tensors_of, written_tensors
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.safetensors_files import write_tensors
+from efficient_attention.interop.target_ids import as_trained, generation_of, trained_ids
+from efficient_attention.interop.tokenizer_files import carry_tokenizer, padding_id
+from efficient_attention.interop.uneven_layers import even, padded
+from efficient_attention.processes.phases import WRITING, note_phase
+from efficient_attention.whole_files import whole_folder
+
+
+def save_pretrained(
+    folder: Path, pretrained: Pretrained, tokenizer: Path | None = None, *, compresses: bool = False
+) -> None:
+    """Writes config.json, model.safetensors and the tokenizer's files, as transformers reads them, and their seal.
+
+    The folder appears when all is written.
+
+    Args:
+        folder: must be missing or empty.
+        pretrained: as `open_pretrained` gives it, or made for a model in memory.
+        tokenizer: its file; None = `pretrained.tokenizer`.
+        compresses: writes the kernels of a model that rounds them as int8, and its tables as float16, in the names
+            that transformers loads with the package compressed-tensors.
+
+    Raises:
+        InputError: no Hugging Face family has such a model, it has two tokenizers or reads sources in reverse, or there
+            is something in the folder.
+        RunError: the disk is full.
+    """
+    if pretrained.target_tokenizer is not None:
+        raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
+    if pretrained.run is not None and pretrained.run.pairs.reverse_source:
+        raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
+    if compresses:
+        check_compressible(pretrained.model, pretrained.head)
+    params = padded(pretrained.model, products(pretrained.params()))
+    tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
+    values = config_values(
+        pretrained.model,
+        pretrained.head,
+        frozenset(params),
+        family=pretrained.family,
+        labels=pretrained.labels,
+        extra=pretrained.extra,
+        kept={'examples': pretrained.examples, 'thresholds': pretrained.thresholds(), 'pairs': pretrained.pairs},
+    )
+    family = FAMILIES[values['model_type']]
+    check_padding(family, pretrained.model, tokenizer)
+    generation = pretrained.generation
+    if family.decoder and tokenizer is not None:
+        values = with_ids(values, trained_ids(pretrained, tokenizer))
+        generation = generation or generation_of(pretrained, tokenizer)
+    listed = tensors_of(family, even(pretrained.model), parts_from(pretrained, frozenset(params)))
+    is_bare = values['architectures'][0] == f'{family.stem}Model'
+    codes = codes_of(pretrained) if compresses else {}
+    params = compressed_params(params, codes) if compresses else params
+    tensors = written_tensors(family, listed, params, is_bare=is_bare)
+    if compresses:
+        tensors |= scales(codes, family, listed, is_bare=is_bare)
+        values[QUANTIZED] = quantization_config(codes, family, listed, is_bare=is_bare)
+    tensors = with_repeated(family.model_type, pretrained.model, tensors)
+    note_phase(WRITING)
+    with whole_folder(folder) as partial:
+        write_tensors(partial, tensors, is_stored=compresses)
+        longest = pretrained.model.position_limit or pretrained.model.max_length
+        types = pretrained.model.token_types > 1
+        carry_tokenizer(tokenizer, partial, longest, has_types=types, written=as_trained(pretrained, tokenizer))
+        write_keys(partial / CONFIG, values)
+        if generation:
+            write_keys(partial / GENERATION, generation)
+        seal_export(partial)
+
+
+def codes_of(pretrained: Pretrained) -> Flat:
+    """The parameters of a model that rounds them by path, int8 codes with their scales among them."""
+    if pretrained.codes is not None:
+        return as_flat(pretrained.codes())
+    return coded(as_flat(pretrained.params()), pretrained.model, pretrained.head)
+
+
+def write_keys(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON file of these keys."""
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
+    """Raises InputError where transformers would count positions from another place, as it does by the padding's id."""
+    if family.model_type not in SHIFTED or tokenizer is None or tokenizer.suffix != '.json':
+        return
+    pad = padding_id(tokenizer)
+    if pad is not None and pad != model.position_offset - 1:
+        raise InputError(
+            f'model.position_offset is {model.position_offset}; {family.model_type} needs {pad + 1}, as the id of '
+            f'padding in {tokenizer} is {pad}'
+        )
+
+
+def parts_from(pretrained: Pretrained, names: frozenset[str]) -> Parts:
+    """What a model has beside its encoder, by the names of its groups of parameters."""
+    if pretrained.head.kind != 'none':
+        return Parts(pretrained.head)
+    return Parts(
+        has_masked_lm='masked_lm' in names,
+        has_pooler='pooler' in names,
+        has_pair='pair' in names,
+        has_detector='detector' in names,
+        has_decoder='decoder' in names,
+    )
