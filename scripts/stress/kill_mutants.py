@@ -120,7 +120,7 @@ MUTANTS = (
         "known.get('seeds', {}).keys() >= set(grid.seeds)",
         "known.get('seeds', {})",
     ),
-    Mutant('experiments/grid_rows.py', "PLACE.sub('', rows.text)", 'rows.text'),
+    Mutant('experiments/grid_configs.py', "PLACE.sub('', rows.text)", 'rows.text'),
     Mutant('pruning/largest.py', 'above = [x > threshold for x in arrays]', 'above = [x >= threshold for x in arrays]'),
     Mutant('pruning/pruner.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
     Mutant(
