@@ -4,7 +4,7 @@ The last line that it prints is one JSON object. From text to text the losses co
 searched, so that they are not lost where the search is ended.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -14,7 +14,6 @@ import sys
 
 from absl import flags
 
-from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
     chosen_checkpoint,
@@ -24,7 +23,8 @@ from efficient_attention.commands.flags import (
     define_split,
     define_verify,
 )
-from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
+from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.hosts import define_host_flags, hosts_of_flags
 
 WORKDIR = define_run()
 define_checkpoint('last')

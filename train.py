@@ -1,6 +1,6 @@
 """Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -9,12 +9,12 @@ import sys
 
 from ml_collections import config_flags
 
-from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
-from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
-from efficient_attention.commands.phases import PREPARATION, note_phase
 from efficient_attention.errors import InputError
+from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.hosts import define_host_flags, hosts_of_flags
+from efficient_attention.processes.phases import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'

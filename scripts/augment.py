@@ -10,7 +10,7 @@ the teacher, whose token table is then read, or from the table of the model that
 Each row stands in front of those that are made of it. The last line is one JSON object: rows read and written.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -30,7 +30,7 @@ from scripts.predict import parse_field
 def main() -> None:
     """Reads the flags, writes the file and prints what was written."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'input', 'output'), options=options, old_names={})
+    parse_flags(sys.argv, ('model', 'input', 'output'), options=options)
     from efficient_attention.config.examples import ExamplesConfig  # after --help and refusals
     from efficient_attention.inference.augment_file import augment_file
     from efficient_attention.inference.fill_mask import MaskFiller

@@ -47,7 +47,7 @@ PyTorch (`text_to_text_benchmark.py`).
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -67,29 +67,27 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_integers, define_length, define_output, define_path
 from efficient_attention.errors import InputError
+from efficient_attention.processes.child_process import child_command
 from efficient_attention.whole_files import write_atomically
-from scripts import (
-    arena_benchmark,
-    attention_benchmark,
-    compression_benchmark,
-    decode_benchmark,
-    fine_tuning_benchmark,
-    inference_benchmark,
-    memory_benchmark,
-    recurrent_benchmark,
-    text_to_text_benchmark,
-)
+from scripts.benchmarks import arena as arena_benchmark
+from scripts.benchmarks import attention as attention_benchmark
+from scripts.benchmarks import compression as compression_benchmark
+from scripts.benchmarks import decode as decode_benchmark
+from scripts.benchmarks import fine_tuning as fine_tuning_benchmark
+from scripts.benchmarks import inference as inference_benchmark
+from scripts.benchmarks import memory as memory_benchmark
+from scripts.benchmarks import recurrent as recurrent_benchmark
+from scripts.benchmarks import text_to_text as text_to_text_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
 SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rate': 0.1}
 # A scan over the layers (the side `scan`) takes longer on CPUs and compiles sooner.
 OUR_CHOICES = {'scan_unroll': 4}
-# What efficient_attention/commands/allocator.py sets from inside a process, here for both sides, from outside.
+# What efficient_attention/processes/allocator.py sets from inside a process, here for both sides, from outside.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {
@@ -114,7 +112,6 @@ PARTS = {  # the sub-commands with a file of their own
     'arena': arena_benchmark,
 }
 COMMANDS = ('step', 'input', *PARTS)
-OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
 
 def main() -> None:
@@ -163,7 +160,7 @@ def read_command_line() -> tuple[str, flags.FlagValues]:
     """The sub-command and its flags."""
     command, arguments = take_command(sys.argv, COMMANDS)
     options = define_flags(command)
-    parse_flags(arguments, options=options, old_names=OLD_NAMES, command=command)
+    parse_flags(arguments, options=options, command=command)
     if command in PARTS:
         PARTS[command].check_flags(options)
     check_flags(command, options)
@@ -229,7 +226,7 @@ def measure_steps(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     commands = {
         'ours': our_command(),
         'scan': our_command(),
-        'peer': [str(options.peers_python), str(ROOT / 'scripts/peers/bert_step.py')],
+        'peer': [str(options.peers_python), str(ROOT / 'scripts/benchmarks/peers/bert_step.py')],
     }
     choices = {'ours': options.choices, 'scan': options.choices | {'scan_unroll': 1}, 'peer': {}}
     results = {}
@@ -246,7 +243,7 @@ def measure_steps(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
 
 def our_command() -> list[str]:
     """The program that measures our step."""
-    return [sys.executable, str(ROOT / 'scripts/measure_step.py')]
+    return [sys.executable, str(ROOT / 'scripts/benchmarks/measure_step.py')]
 
 
 def run_child(

@@ -10,7 +10,7 @@ gradients` of what matters to the loss of the run's training rows. `--small` wri
 bytes as say the same; `--quantize int8` makes kernels and tables 8-bit integers there.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -30,27 +30,20 @@ from efficient_attention.commands.flags import (
     define_model,
     define_output,
 )
-from efficient_attention.commands.phases import READING, note_phase
 from efficient_attention.errors import InputError
+from efficient_attention.processes.phases import READING, note_phase
 
 if TYPE_CHECKING:
     from efficient_attention.interop.pretrained import Pretrained
 
 FEW_ZEROS = 0.02  # share of a model's numbers, above which a report counts them
 WEIGHED_ROWS = 512  # of --weigh, where --weigh_rows does not say
-OLD_NAMES = {
-    'source': 'model',
-    'to': 'output',
-    'to-long': 'length',
-    'global-tokens': 'global_tokens',
-    'low-rank': 'low_rank',
-}
 
 
 def main() -> None:
     """Reads, changes what is asked for, writes, and says what was written."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
+    parse_flags(sys.argv, ('model', 'output'), options=options)
     from efficient_attention.interop.adapt import lengthen  # after --help and refusals, which need none of it
     from efficient_attention.interop.folder_out import save_pretrained
     from efficient_attention.interop.pretrained import open_pretrained
@@ -97,10 +90,10 @@ def is_small(options: flags.FlagValues) -> bool:
 
 def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':
     """The model without what is masked, in factors and rounded, each where it is asked for."""
+    from efficient_attention.interop.input_weights import check_has_rows, input_weights
     from efficient_attention.interop.low_rank import check_can_factor, low_rank
     from efficient_attention.interop.save_small import quantize
     from efficient_attention.interop.shrink import shrink
-    from efficient_attention.training.input_weights import check_has_rows, input_weights
 
     if options.shrink:
         pretrained = shrink(pretrained)

@@ -1,6 +1,6 @@
 """Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

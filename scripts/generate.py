@@ -3,7 +3,7 @@
 With --beams the most probable texts that a beam search finds, each with its log-probability, in place of drawn ones.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -8,7 +8,7 @@ printed. --rows prints and draws only these rows, in this order; --output still 
 second, for cells that shared a device.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -24,8 +24,8 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError, one_line
-from efficient_attention.training.grid_configs import OVERRIDES, ROWS, said
-from efficient_attention.training.grid_report import grid_picture, grid_table
+from efficient_attention.experiments.grid_configs import OVERRIDES, ROWS, said
+from efficient_attention.experiments.grid_report import grid_picture, grid_table
 from efficient_attention.whole_files import write_atomically
 
 Table = dict[str, dict[str, Any]]

@@ -8,7 +8,7 @@ The sets are those that configs name (efficient_attention/data/arena/arena_set.p
 efficient_attention/data/arena/original_layout.py. The last line is one JSON object with the files.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

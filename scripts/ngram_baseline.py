@@ -1,6 +1,6 @@
 """Scores an n-gram model on the text of a run: python scripts/ngram_baseline.py --workdir runs/enwik8_full"""
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -7,7 +7,7 @@ Fields of the config as for train.py. No data are read and no array is made. Pla
 environment that `make plan` makes: .venv-plan/bin/python scripts/plan.py ...
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -1,6 +1,6 @@
 """Draws a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -11,7 +11,7 @@ checkpoint without names are LABEL_0, LABEL_1, ...
 The last line is one JSON object: files written, what happened to rows, metrics where there are labels.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -37,7 +37,7 @@ from efficient_attention.errors import InputError
 def main() -> None:
     """Reads the flags, predicts and prints what was written."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'output'), options=options, old_names={})  # --set had several words behind it
+    parse_flags(sys.argv, ('model', 'output'), options=options)
     from efficient_attention.inference.predict_files import predict_files  # after --help and refusals
 
     fields = dict(parse_field(text) for text in options.set)

@@ -13,7 +13,7 @@ With --sentinels it is for a run whose `noise.name` is 'span_corruption' (T5), w
 'bart' (0).
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
@@ -45,7 +45,7 @@ DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFI
 def main() -> None:
     """Reads the flags, prepares and prints the folder and what is in it; or writes the training documents."""
     options = define_flags()
-    parse_flags(sys.argv, options=options, old_names={})  # --lowercase had true or false behind it
+    parse_flags(sys.argv, options=options)
     config = DataConfig(**{name: options[name].value for name in FIELDS})
     if options.training_documents:
         write_training_documents(config, options.training_documents)

@@ -10,7 +10,7 @@ The tokenizer is a file; learn one from a part of the corpus with scripts/prepar
 fields finds the folder in its cache. docs/large_corpora.md says more.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

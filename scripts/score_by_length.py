@@ -8,7 +8,7 @@ A source of so many words counts for the first of --edges that is not below. Pri
 pairs each has, and the score of each model there, null where there are none.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -23,13 +23,13 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_batch_size, define_integers, define_output
 from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import say_limits
 from efficient_attention.inference.translator import open_translator
+from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import whole_file
 

@@ -13,7 +13,7 @@ its error. `--config.<field>=<value>` changes a field in all cells; in a text {r
 `--yardsticks` only prints the scores of linear models and of single words of the rows.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -26,11 +26,11 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
-from efficient_attention.commands.phases import PREPARATION, note_phase
 from efficient_attention.errors import InputError, RunError, show_error
+from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.phases import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/ whose argument is <row>,<column>.')
 WORKDIR = define_workdir('Folder of the workdirs of all cells.')
@@ -50,17 +50,17 @@ PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot; 0 = as
 def main() -> None:
     """Reads the flags, trains the cells and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
-    from efficient_attention.training.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
-    from efficient_attention.training.grid_cells import (
+    from efficient_attention.experiments.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
+    from efficient_attention.experiments.grid_cells import (
         cells_of,
         changing,
         has_own_sizes,
         positive_rates,
         yardsticks_of,
     )
-    from efficient_attention.training.grid_configs import in_folder
-    from efficient_attention.training.grid_report import grid_table, known_yardsticks, write_grid
-    from efficient_attention.training.seeds import refuse_a_seed
+    from efficient_attention.experiments.grid_configs import in_folder
+    from efficient_attention.experiments.grid_report import grid_table, known_yardsticks, write_grid
+    from efficient_attention.experiments.seeds import refuse_a_seed
     from efficient_attention.workdir.folder_kind import GRID, check_place
 
     note_phase(PREPARATION)
@@ -97,7 +97,7 @@ def computed_yardsticks(
     cells: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
     """The yardsticks of all rows of cells that can be read, and the other rows, each named in a line."""
-    from efficient_attention.training.grid_cells import yardsticks_of
+    from efficient_attention.experiments.grid_cells import yardsticks_of
 
     found: dict[str, dict[str, float]] = {}
     unread = []

@@ -6,7 +6,7 @@ Each seed has a workdir of its own, <workdir>/seed_<n>, and goes on from there w
 line is one JSON object; it is also in <workdir>/seeds.json.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -17,10 +17,10 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
-from efficient_attention.commands.phases import PREPARATION, note_phase
+from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.phases import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
 WORKDIR = define_workdir('Folder of the workdirs of all seeds.')
@@ -30,7 +30,7 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, with comma
 def main() -> None:
     """Reads the flags, trains with each seed and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir'))
-    from efficient_attention.training.seeds import refuse_a_seed, table, train_seeds  # late, as in train.py
+    from efficient_attention.experiments.seeds import refuse_a_seed, table, train_seeds  # late, as in train.py
     from efficient_attention.workdir.folder_kind import SEEDS as OF_SEEDS
     from efficient_attention.workdir.folder_kind import check_place
 

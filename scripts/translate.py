@@ -14,7 +14,7 @@ needs no --model:
     python scripts/translate.py --output test.en --references test.en.gold
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
@@ -26,7 +26,6 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
     chosen_checkpoint,
@@ -39,6 +38,7 @@ from efficient_attention.commands.flags import (
 )
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.errors import InputError
+from efficient_attention.processes.allocator import keep_freed_memory
 
 SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
 SEARCH += ('repetition_penalty', 'no_repeat_ngram_size', 'bad_words_ids', 'suppress_tokens', 'begin_suppress_tokens')

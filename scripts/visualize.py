@@ -11,14 +11,13 @@ text, and draws the weights of its cross-attention. `pooling` writes a page with
 and words in what a classifier says of it. `weights` draws what mechanisms make of random queries and keys.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -60,7 +59,6 @@ WORDS = {  # of each sub-command
     'pooling': 'TEXT...',
     'weights': 'MECHANISM...',
 }
-OLD_NAMES = {'out': 'output'}
 
 
 def main() -> None:
@@ -68,8 +66,7 @@ def main() -> None:
     command, arguments = take_command(sys.argv, WORDS)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
-    usage: dict[str, Any] = {'words': WORDS[command], 'old_names': OLD_NAMES, 'command': command}
-    words = parse_flags(arguments, required, options=options, **usage)
+    words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
     if command == 'pooling':
         from scripts.pooling_pages import pages_of_texts  # which needs what models need
 

@@ -62,14 +62,14 @@ def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np
     shape = 1, options.length, 1, WIDTH
     rngs = jax.random.split(jax.random.key(options.seed), 4)
     query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
-    given: dict[str, Any] = {'rng': rngs[2]} if mechanism.needs_rng else {}
+    given: dict[str, Any] = {'rng': rngs[2]} if mechanism.draws.always else {}
     given['learned'] = draw_operands(mechanism, 1, WIDTH, jax.random.fold_in(rngs[3], 2)) or None
-    if mechanism.needs_centres:
+    if mechanism.needs.centres:
         given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
     if options.score == 'additive':
         given['additive'] = jax.random.normal(jax.random.fold_in(rngs[3], 1), (1, WIDTH))
     try:
-        weights = attention_weights(query, query if mechanism.normalises_keys else key, mechanism, **given)
+        weights = attention_weights(query, query if mechanism.needs.shared_qk else key, mechanism, **given)
     except (ValueError, NotImplementedError) as error:
         raise InputError(f'{text}: {error}') from None
     return np.asarray(weights[0, 0])

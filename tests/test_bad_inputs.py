@@ -12,7 +12,7 @@ import grain  # noqa: F401  its flags are known before the programs' own are tak
 import pytest
 from absl import flags
 
-from efficient_attention.commands import allocator
+from efficient_attention.processes import allocator
 from tests.bad_arena import BAD_ARENA
 from tests.bad_inputs import BAD_INPUTS, BadInput
 from tests.bad_mechanisms import BAD_MECHANISMS

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from efficient_attention.commands import allocator
 from efficient_attention.errors import ExitCode
+from efficient_attention.processes import allocator
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.quick_compile import FLAGS
 from tests.training.tiny_fine_tuning import write_files

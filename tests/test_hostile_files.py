@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.commands import allocator
 from efficient_attention.data.sources import text_files
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
+from efficient_attention.processes import allocator
 from tests.bad_files import GROWING, SPLIT, Payload, pickled, tokenizer, unsealed
 from tests.test_bad_inputs import ROOT, base, program  # noqa: F401  a fixture among them
 

@@ -23,6 +23,7 @@ ORDER = (
     'attention',
     'recurrence',
     'config',
+    'processes',
     'commands',
     'data',
     'modules',
@@ -33,8 +34,10 @@ ORDER = (
     'workdir',
     'interop',
     'inference',
+    'distillation',
     'training',
     'planning',
+    'experiments',
 )
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
@@ -108,6 +111,9 @@ def part_of(module: str) -> str | None:
         ('inference', 'training', True),
         ('training', 'inference', False),
         ('training', 'planning', True),
+        ('training', 'experiments', True),
+        ('distillation', 'training', True),
+        ('processes', 'commands', True),
         ('config', 'attention', False),
         ('data', 'attention', True),
         ('data', 'errors', False),
@@ -231,7 +237,7 @@ def test_nothing_runs_code_out_of_a_file(path):
 
 def unsafe(path: Path, tree: ast.Module) -> Iterator[str]:
     """What a file does that may run code out of another file, or out of a text."""
-    modules = UNSAFE_MODULES - ({'torch'} if 'peers' in path.parts else set())
+    modules = UNSAFE_MODULES - ({'torch'} if {'peers', 'make_fixtures'} & {*path.parts} else set())
     yield from {name.split('.')[0] for name in imported(path, tree)} & modules
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -255,6 +261,16 @@ def test_the_package_and_its_configs_are_light(module: str):
     program = f'import sys, {module}; print(*sorted({{name.split(".")[0] for name in sys.modules}}))'
     loaded = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not set(loaded.stdout.split()) & {*HEAVY, *(['flax'] if module != PACKAGE else [])}
+
+
+def test_every_script_has_its_flags_from_one_library():
+    scripts = [path for path in ROOT.glob('scripts/**/*.py') if 'import argparse' in path.read_text(encoding='utf-8')]
+    # the environment of the peers has no absl
+    assert sorted(path.name for path in scripts) == [
+        'make_fixtures.py',
+        'make_search_fixtures.py',
+        'make_text_to_text_fixtures.py',
+    ]
 
 
 # `attend` is what users call: its options are theirs to name one by one.

@@ -73,12 +73,13 @@ class Job(NamedTuple):
 def run_jobs(entry: Any) -> None:
     """`train.py` in which all jobs of the environment take the place of the one training."""
     from efficient_attention.commands.command_line import run_command
-    from efficient_attention.commands.stop_signal import StopSignal
     from efficient_attention.errors import RunStopped
-    from efficient_attention.training import loop
+    from efficient_attention.processes.stop_signal import StopSignal
+    from efficient_attention.training import guarded_run, loop
     from efficient_attention.training.fill_config import fill_config
 
-    train, next_batch, build_run, jit_step = loop.train, loop.Trainer.next_batch, loop.build_run, loop.jit_train_step
+    train, next_batch, jit_step = loop.train, loop.Trainer.next_batch, loop.jit_train_step
+    build_run = guarded_run.build_run
     # One compiled step for all runs of a config: they differ in their workdirs alone.
     built = functools.cache(lambda text: build_run(fill_config(json.loads(text)).config))
     jitted = functools.cache(lambda text: jit_step(built(text)))
@@ -98,7 +99,7 @@ def run_jobs(entry: Any) -> None:
                 log.append([trainer.log.start_step + next(taken), digests(batch)])
                 return batch
 
-            loop.build_run = lambda _config, run=run, **_opened: run
+            guarded_run.build_run = lambda _config, run=run, **_opened: run
             loop.jit_train_step = lambda _run, text=text: jitted(text)
             loop.Trainer.next_batch = read
             StopSignal.is_due = lambda *_, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at

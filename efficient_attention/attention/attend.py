@@ -1,8 +1,7 @@
 """`attend`: checks and groups the arguments, and returns the attention output of whatever mechanism they name."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.padding import keep_padding_out
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Dropout, Numbers, Request, Sides
+from efficient_attention.attention.request import Dropout, Keywords, Numbers, Options, Request, Sides
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 from efficient_attention.attention.split_tokens.serve import is_split, serve_split
 
@@ -39,18 +38,29 @@ DROPOUT_STREAM = 0x64726F70  # folded into a key that dropout shares with a mech
 
 @overload
 def attend(
-    query: Array, key: Array, value: Array, mechanism: Mechanism, *, return_lse: Literal[False] = False, **options: Any
+    query: Array,
+    key: Array,
+    value: Array,
+    mechanism: Mechanism,
+    *,
+    return_lse: Literal[False] = False,
+    **keywords: Unpack[Keywords],
 ) -> Array: ...
 
 
 @overload
 def attend(
-    query: Array, key: Array, value: Array, mechanism: Mechanism, *, return_lse: Literal[True], **options: Any
+    query: Array,
+    key: Array,
+    value: Array,
+    mechanism: Mechanism,
+    *,
+    return_lse: Literal[True],
+    **keywords: Unpack[Keywords],
 ) -> tuple[Array, Array]: ...
 
 
-# The overloads spell out only what decides the return type.
-def attend(  # type: ignore[misc]
+def attend(
     query: Float[Array, 'B L H K'],
     key: Float[Array, 'B M G K'],
     value: Float[Array, 'B M G K'],
@@ -112,64 +122,79 @@ def attend(  # type: ignore[misc]
             combination that no backend serves.
         NotImplementedError: the named backend lacks something; the message says what.
     """
-    request = complete(
-        Request(
-            query,
-            key,
-            value,
-            mechanism,
-            bias=bias,
-            relative=relative,
-            additive=additive,
-            centres=centres,
-            learned=learned,
-            segments=Sides(query_segments, key_segments),
-            positions=Sides(query_positions, key_positions),
-            dropout=Dropout(dropout_rate, dropout_rng),
-            rng=rng,
-            return_lse=return_lse,
-            backend=backend,
-        )
+    options = Options(
+        bias=bias,
+        relative=relative,
+        additive=additive,
+        centres=centres,
+        learned=learned,
+        query_segments=query_segments,
+        key_segments=key_segments,
+        query_positions=query_positions,
+        key_positions=key_positions,
+        dropout_rate=dropout_rate,
+        rng=rng,
+        dropout_rng=dropout_rng,
+        backend=backend,
+        return_lse=return_lse,
     )
-    out, lse = dispatch(keep_padding_out(request))
-    if not return_lse:
-        return out
-    if lse is None:
-        raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {backend} backend')
-    return out, lse
+    out, lse = attend_with(query, key, value, mechanism, options)
+    return out if lse is None else (out, lse)
 
 
-def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, **options: Any) -> Request:
-    """The request of a call to `attend` with these arguments, checked and completed; raises what `attend` raises."""
-    segments, positions = (
-        Sides(options.pop(f'query_{name}', None), options.pop(f'key_{name}', None))
-        for name in ('segments', 'positions')
-    )
-    dropout = Dropout(options.pop('dropout_rate', 0.0), options.pop('dropout_rng', None))
-    return complete(Request(query, key, value, mechanism, segments, positions, dropout, **options))
+def attend_with(
+    query: Float[Array, 'B L H K'],
+    key: Float[Array, 'B M G K'],
+    value: Float[Array, 'B M G K'],
+    mechanism: Mechanism,
+    options: Options,
+) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
+    """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for."""
+    out, lse = dispatch(keep_padding_out(make_request(query, key, value, mechanism, options)))
+    if options.return_lse and lse is None:
+        raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {options.backend} backend')
+    return out, lse if options.return_lse else None
 
 
-def complete(request: Request) -> Request:
-    """The request with what its caller left out, after all checks; raises ValueError as `attend` says."""
-    query, key, mechanism = request.query, request.key, request.mechanism
-    segments, (rate, dropout_rng) = request.segments or Sides(None, None), request.dropout or Dropout(0.0, None)
+def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, options: Options) -> Request:
+    """The request of a call to `attend_with` with these arguments, checked and completed; raises what `attend` raises.
+
+    It has positions, segments of both sides or None, and dropout only where its rate is above 0.
+    """
     check_mechanism(mechanism)
-    check_vectors(query, key, request.value, mechanism)
-    check_segments(query, key, *segments)
-    check_positions(query, key, mechanism, *request.positions)
-    check_bias(query, key, request.bias)
-    check_relative(query, mechanism, request.relative)
-    check_additive(query, mechanism, request.additive)
-    check_centres(query, mechanism, request.centres)
-    check_learned(query, mechanism, request.learned)
-    check_keys(mechanism, query.shape[0], rate, request.rng, dropout_rng)
-    lengths = query.shape[1], key.shape[1]
-    return dataclasses.replace(
-        request,
-        bias=with_four_axes(request.bias),
-        segments=None if segments.query is None else Sides(*map(as_int32, segments)),
-        positions=Sides(*map(positions_or_default, request.positions, lengths)),
-        dropout=Dropout(rate, dropout_key(mechanism, request.rng, dropout_rng)) if rate > 0.0 else None,
+    check_vectors(query, key, value, mechanism)
+    check_segments(query, key, options.query_segments, options.key_segments)
+    check_positions(query, key, mechanism, options.query_positions, options.key_positions)
+    check_bias(query, key, options.bias)
+    check_relative(query, mechanism, options.relative)
+    check_additive(query, mechanism, options.additive)
+    check_centres(query, mechanism, options.centres)
+    check_learned(query, mechanism, options.learned)
+    check_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
+    segments = Sides(as_int32(options.query_segments), as_int32(options.key_segments))
+    positions = Sides(
+        positions_or_default(options.query_positions, query.shape[1]),
+        positions_or_default(options.key_positions, key.shape[1]),
+    )
+    dropout = None
+    if options.dropout_rate > 0.0:
+        dropout = Dropout(options.dropout_rate, dropout_key(mechanism, options.rng, options.dropout_rng))
+    return Request(
+        query,
+        key,
+        value,
+        mechanism,
+        segments=None if options.query_segments is None else segments,
+        positions=positions,
+        dropout=dropout,
+        bias=with_four_axes(options.bias),
+        relative=options.relative,
+        additive=options.additive,
+        centres=options.centres,
+        learned=options.learned,
+        rng=options.rng,
+        return_lse=options.return_lse,
+        backend=options.backend,
     )
 
 
@@ -187,7 +212,7 @@ def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | No
     """`dropout_rng` if given, else `rng`, or a key made of `rng` where the mechanism draws something from that one."""
     if dropout_rng is not None or rng is None:
         return dropout_rng
-    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.needs_rng else rng
+    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.draws.always else rng
 
 
 def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
@@ -200,7 +225,7 @@ def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
 
 
 def attention_weights(
-    query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], mechanism: Mechanism, **options: Any
+    query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], mechanism: Mechanism, **keywords: Unpack[Keywords]
 ) -> Float[Array, 'B H L M']:
     """The weights by which each query sums the values, for any mechanism: rows sum to 1, to 0 without keys.
 
@@ -212,10 +237,15 @@ def attention_weights(
     Raises:
         TypeError: one of `backend`, `return_lse`, `dropout_rate` and `dropout_rng`, which would change nothing here.
     """
-    unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(options))
+    unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(keywords))
     if unused:
         raise TypeError(f'attention_weights takes no {", ".join(unused)}: these are the weights before dropout')
-    return reference.weights(keep_padding_out(make_request(query, key, key, mechanism, **options)))[0]
+    return weights_with(query, key, mechanism, Options(**keywords))
+
+
+def weights_with(query: Array, key: Array, mechanism: Mechanism, options: Options) -> Float[Array, 'B H L M']:
+    """As `attention_weights`, with its keyword arguments in one object."""
+    return reference.weights(keep_padding_out(make_request(query, key, key, mechanism, options)))[0]
 
 
 def dispatch(request: Request) -> tuple[Array, Array | None]:
@@ -225,7 +255,7 @@ def dispatch(request: Request) -> tuple[Array, Array | None]:
         raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
     if backend == 'reference':
         return reference.serve(request)
-    if backend not in ('auto', 'blocked') and not mechanism.has_backends:
+    if backend not in ('auto', 'blocked') and not mechanism.form.has_backends:
         raise NotImplementedError(
             f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
         )

@@ -58,7 +58,7 @@ class Shared(Protocol):
 
 def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None = None) -> Cache:
     """The cache before any token; `rng` is the key of mechanisms that draw something."""
-    if spec.mechanism.needs_rng and rng is None:
+    if spec.mechanism.draws.always and rng is None:
         raise ValueError(f'{spec.mechanism} draws at random and needs rng, one key')
     return room_of(spec.mechanism).init_cache(spec, batch, dtype, rng)
 
@@ -87,7 +87,7 @@ def decode(
 
     Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
     """
-    if not spec.mechanism.has_logits:
+    if not spec.mechanism.form.has_logits:
         lacks = {'additive bias': bias is not None, 'relative term': relative is not None}
         refuse(spec.mechanism.name, lacks | {'additive scores': additive is not None})
     check_learned(new.query, spec.mechanism, learned)

@@ -39,7 +39,7 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         raise ValueError(f'{query.shape[2]} query heads are not a multiple of {key.shape[2]} key heads')
     if not query.dtype == key.dtype == value.dtype:
         raise ValueError(f'query, key, value must share one dtype; got {query.dtype}, {key.dtype}, {value.dtype}')
-    if mechanism.normalises_keys and key.shape == query.shape and not same_values(query, key):
+    if mechanism.needs.shared_qk and key.shape == query.shape and not same_values(query, key):
         raise ValueError(f'{mechanism}: its keys are its queries; pass one array as query and key')
 
 
@@ -74,7 +74,7 @@ def check_positions(
         if x is not None:
             check_integers(name, x, (vectors.shape[:2], (1, vectors.shape[1])))
     is_told = query_positions is not None or key_positions is not None
-    if query.shape[1] != key.shape[1] and not is_told and mechanism.compares_positions:
+    if query.shape[1] != key.shape[1] and not is_told and mechanism.needs.positions:
         raise ValueError(
             f'{query.shape[1]} queries and {key.shape[1]} keys: {mechanism} compares positions, so give query_positions'
         )
@@ -107,7 +107,7 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
         return
     if not isinstance(relative, Relative):
         raise ValueError(f'relative is {type(relative).__name__}; pass Relative(query, table)')
-    if not mechanism.has_logits:
+    if not mechanism.form.has_logits:
         raise ValueError(f'{mechanism} has no relative term; mechanisms with a logit for each pair have')
     table = relative.table
     if relative.query.shape != query.shape or table.shape[1:] != query.shape[2:] or not table.shape[0]:
@@ -126,7 +126,7 @@ def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
     """A vector [H, K] of floating-point numbers, for mechanisms that have logits."""
     if additive is None:
         return
-    if not mechanism.has_logits:
+    if not mechanism.form.has_logits:
         raise ValueError(f'{mechanism} has no logits that additive scores could be')
     if not hasattr(additive, 'dtype') or not jnp.issubdtype(additive.dtype, jnp.floating):
         kind = getattr(additive, 'dtype', type(additive).__name__)
@@ -137,7 +137,7 @@ def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
 
 def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
     """Numbers [B, L, H] where the mechanism needs them, and only there."""
-    if not mechanism.needs_centres:
+    if not mechanism.needs.centres:
         if centres is not None:
             raise ValueError(f'{mechanism} reads around no centres; only LocalP does')
         return
@@ -176,11 +176,12 @@ def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, 
             raise ValueError(f'{name} is no typed key; make one with jax.random.key(seed)')
     if dropout_rate > 0.0 and rng is None and dropout_rng is None:
         raise ValueError('attention dropout needs dropout_rng or rng, a key')
-    if mechanism.needs_rng and rng is None:
+    draws = mechanism.draws
+    if draws.always and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
-    if mechanism.needs_rng and rng.ndim:
+    if draws.always and rng.ndim:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key; got {rng.shape} of them')
-    is_by_row = mechanism.draws_in_training or mechanism.has_training_noise
+    is_by_row = draws.in_training or draws.noise
     if is_by_row and rng is not None and rng.shape not in ((), (batch,)):
         raise ValueError(f'rng holds {rng.shape} keys; it must be one, or one for each of {batch} rows')
     row_keys = rng if dropout_rng is None else dropout_rng

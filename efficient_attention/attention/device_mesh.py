@@ -3,7 +3,7 @@
 Whoever compiles a program for a mesh says so with `using_mesh`. Inside it modules name the axes of what they compute,
 `spread(x, 'BLD')`, and the tables below say over which axis of the mesh each of them is spread. Without a mesh, and on
 one device, nothing is said and programs are what they are without it. The mesh is part of the key of every cache of
-`jax.jit`, as the kind of device is (device_kind.py).
+`jax.jit`, as the kind of device is (devices.py).
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 
 MeshAxes = str | tuple[str, ...] | None
 Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; letters that are missing stay whole

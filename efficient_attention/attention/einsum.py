@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
-from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.devices import device_forms
 
 Operand = Float[Array, '...']  # whose axes the equation names
 

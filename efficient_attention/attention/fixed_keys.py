@@ -4,22 +4,25 @@ The rows of queries may be a multiple of the rows of keys: neighbouring rows, su
 about one source, then read one row of keys, of which there is no copy.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.attend import attend, dispatch, make_request
+from efficient_attention.attention.attend import attend_with, dispatch, make_request
 from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
 from efficient_attention.attention.mechanism import Mechanism, refuse
 from efficient_attention.attention.padding import keep_queries_out, without_padding
 from efficient_attention.attention.registry import room_of
-from efficient_attention.attention.request import Request, Sides
+from efficient_attention.attention.request import Options, Request, Sides
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.whole_rows import check_whole_rows, is_one_text
+
+NO_OPTIONS = Options()
 
 
 class KeySequence(NamedTuple):
@@ -73,7 +76,7 @@ def fix_keys(
     Sums and slots are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of
     mechanisms that draw something, `learned` what a mechanism learns.
     """
-    if mechanism.needs_rng and rng is None:
+    if mechanism.draws.always and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
     key, value = (without_padding(x, keys.segments) for x in (keys.key, keys.value))
     keys = keys._replace(key=key, value=value)
@@ -100,41 +103,36 @@ def attend_fixed(
     mechanism: Mechanism,
     fixed: FixedKeys | FixedSums,
     new: NewQueries,
-    *,
-    additive: Float[Array, 'H K'] | None = None,
-    backend: str = 'auto',
-    **options: Any,
-) -> Any:
-    """The output of `attend` for queries that read the keys, as `mechanism` and `additive` say, within segments.
+    options: Options = NO_OPTIONS,
+) -> tuple[Array, Array | None]:
+    """The output of `attend` for queries that read the keys, within segments, and the log-sum-exp if it is asked for.
 
-    `options` are others of `attend`, for mechanisms that keep keys: dropout, and for keys that are drawn in training,
-    with a row of queries for each of keys, `rng` and `return_lse`; their log-probabilities [B, H, L] then come second.
+    Segments, positions and centres come from `new` and `fixed`, and not from `options`. Keys that are drawn in training
+    (`rng`, `return_lse`) need a row of queries for each row of keys.
     """
     rows = len(fixed.segment_B if isinstance(fixed, FixedSums) else fixed.segments_BM)
     query, segments, positions, centres = (None if x is None else side_by_side(x, rows) for x in new)
     assert query is not None and segments is not None
     if isinstance(fixed, FixedSums):
-        return read_fixed_sums(fixed, query, segments).reshape(new.query.shape)
+        return read_fixed_sums(fixed, query, segments).reshape(new.query.shape), None
     if fixed.slots is not None:
-        return read_slots(mechanism, fixed.slots, query, segments, options).reshape(new.query.shape)
-    options |= {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
-    options |= {'additive': additive, 'centres': centres}
-    if mechanism.compares_positions:
-        options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
+        return read_slots(mechanism, fixed.slots, query, segments, options).reshape(new.query.shape), None
+    options = dataclasses.replace(options, query_segments=segments, key_segments=fixed.segments_BM, centres=centres)
+    if mechanism.needs.positions:
+        options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
     # Not `attend`, which would zero the padding of keys at each decoding step: `fix_keys` has done it once.
-    out, lse = dispatch(keep_queries_out(make_request(query, key, value, mechanism, **options)))
-    return (out, lse) if options.get('return_lse') else out.reshape(new.query.shape)
+    out, lse = dispatch(keep_queries_out(make_request(query, key, value, mechanism, options)))
+    return out.reshape(new.query.shape), lse if options.return_lse else None
 
 
 def read_slots(
-    mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: Mapping[str, Any]
+    mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: Options
 ) -> Float[Array, 'B L H K']:
     """The softmax over the slots, with dropout; zeros for queries of another segment, and for padding."""
-    dropout = {name: options[name] for name in ('dropout_rate', 'dropout_rng') if name in options}
-    is_dropped = dropout.get('dropout_rate', 0.0) > 0.0
-    refuse(mechanism.name, {'dropout on weights': is_dropped and not mechanism.drops_itself})
-    out_BLHK = attend(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), **dropout)
+    refuse(mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.form.drops_slots})
+    dropout = Options(dropout_rate=options.dropout_rate, dropout_rng=options.dropout_rng)
+    out_BLHK, _ = attend_with(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), dropout)
     is_read_BL = (segments_BL == slots.text_B[:, None]) & (segments_BL != 0)
     out_BLHK = jnp.where(is_read_BL[..., None, None], out_BLHK, jnp.zeros_like(out_BLHK))
     return jnp.where(slots.is_one_B[:, None, None, None], out_BLHK, jnp.nan)

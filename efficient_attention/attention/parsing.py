@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.logits.over_pattern import OverPattern
+from efficient_attention.attention.logits.definition import OverPattern
 from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
     Block,
@@ -65,8 +65,8 @@ _KINDS = {
 
 def model_needs(mechanism: Mechanism) -> str:
     """What a model's config sets for a mechanism, in words; '' where any model may have it."""
-    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
-    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
+    needs = ['model.shared_qk=True'] if mechanism.needs.shared_qk else []
+    needs += [] if mechanism.form.has_dropout else ['model.attention_dropout_rate=0.0']
     if mechanism.has_causal_option and not mechanism.is_causal:
         needs.append(f'{CAUSAL_OPTION} where it is in a language model')
     return ', '.join(needs)

@@ -23,7 +23,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """The backend `reference` of every mechanism: weights times values, in full float32."""
     weights_BHLM, lse_BHL = weights(request)
-    is_dropped = request.mechanism.drops_itself
+    is_dropped = request.mechanism.form.drops_slots
     dropped_BHLM = weights_BHLM if is_dropped else drop_weights(weights_BHLM, request)
     out_BLHK = combine_values(dropped_BHLM, request.value, jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST)
     return out_BLHK.astype(request.query.dtype), lse_BHL

@@ -1,5 +1,7 @@
 """Every mechanism's room, by the mechanism's name; a new one is a line here."""
 
+import functools
+
 from efficient_attention.attention import (
     entmax,
     favor,
@@ -44,3 +46,16 @@ def room_of(mechanism: Mechanism) -> Room:
         if room.kind is type(mechanism):
             return room
     raise NotImplementedError(f'{type(mechanism).__name__} has no room in attention/registry.py')
+
+
+@functools.lru_cache(maxsize=256)
+def multiply_adds(mechanism: Mechanism, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row of `length` positions, over all `heads` of `width`, without segments.
+
+    Counted is what the fast form computes, of `Softmax` the backend `blocked`; the dense backend, which 'auto' takes
+    for short rows, computes every pair of a `Softmax` whatever its pattern. Softmax, sorting and masks are left out.
+
+    Raises:
+        NotImplementedError: a mechanism that has no room.
+    """
+    return room_of(mechanism).multiply_adds(mechanism, length, heads, width)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -41,11 +41,48 @@ class Place(NamedTuple):
     first_head: Array | int = 0  # the number of the first query head
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The keyword arguments of `attend`, which explains them, as code inside hands them on."""
+
+    bias: Any = None
+    relative: Relative | None = None
+    additive: Array | None = None
+    centres: Array | None = None
+    learned: Mapping[str, Array] | None = None
+    query_segments: Numbers | None = None
+    key_segments: Numbers | None = None
+    query_positions: Numbers | None = None
+    key_positions: Numbers | None = None
+    dropout_rate: float = 0.0
+    rng: Array | None = None
+    dropout_rng: Array | None = None
+    backend: str = 'auto'
+    return_lse: bool = False
+
+
+class Keywords(TypedDict, total=False):
+    """The keyword arguments of `attend` except `return_lse`, for type checkers."""
+
+    bias: Any
+    relative: Relative | None
+    additive: Array | None
+    centres: Array | None
+    learned: Mapping[str, Array] | None
+    query_segments: Numbers | None
+    key_segments: Numbers | None
+    query_positions: Numbers | None
+    key_positions: Numbers | None
+    dropout_rate: float
+    rng: Array | None
+    dropout_rng: Array | None
+    backend: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Arguments of `attend`; `attend.complete` checks them and fills in what the caller left out.
+    """A checked call: there are positions, segments of both sides or None, and dropout only at a rate above 0.
 
-    Afterwards there are positions, segments of both sides or None, and dropout only where its rate is above 0.
     Shapes: query [B, L, H, K], key and value [B, M, G, K] with H a multiple of G, bias broadcastable to [B, H, L, M]
     or a function of positions, segments int [B, L] and [B, M], positions int [1 or B, L] and [1 or B, M]: NumPy arrays
     where they are known before the program runs (so also by default), else JAX arrays.

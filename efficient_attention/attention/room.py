@@ -1,37 +1,44 @@
-"""The room of a mechanism, one folder: its definition, its fast form, its cache for decoding and its cost."""
+"""The room of a mechanism, one folder: its definition with its cost, its fast form, and its cache for decoding."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from jax import Array
 from jax.typing import DTypeLike
 
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.mechanism import Mechanism, lack
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.split_tokens.split import Split
 
 Result = tuple[Array, Array | None]
 
 
+def no_cache(spec: CacheSpec, *_: Any) -> NoReturn:
+    """Raises NotImplementedError that names the mechanism."""
+    raise lack(spec.mechanism.name, 'cache')
+
+
 @dataclasses.dataclass(frozen=True)
 class Room:
     """A mechanism with all that computes it.
+
+    A new mechanism is a folder that makes one of these, and a line in registry.py; docs/attention.md goes through it.
 
     Args:
         kind: its class, of definition.py.
         weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout (after it where the mechanism
             drops what is no key), rows summing to 1 or 0 unless its definition says otherwise, and the log-sum-exp
             [B, H, L] where there is one.
-        serve: serve.py; output [B, L, H, K] in the query's dtype and log-sum-exp. Whatever the request asks for is
-            honoured, or refused by the line of `mechanism.lack`.
-        init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. A mechanism
-            that cannot be decoded takes this and `decode` from `attention/no_cache.py`.
+        serve: serve.py, or definition.py where it is short; output [B, L, H, K] in the query's dtype and log-sum-exp.
+            Whatever the request asks for is honoured, or refused by the line of `mechanism.lack`.
+        multiply_adds: definition.py; of one row of so many positions, heads and width, in matrix products, forward.
+        init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. Without it and
+            `decode` the mechanism cannot be decoded.
         decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. All
             terms are None unless the mechanism has logits.
-        multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
         serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
             `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
         feature_map: of a mechanism, a key (None where nothing is drawn) and a head's width, so that of keys that stay
@@ -45,9 +52,9 @@ class Room:
     kind: type[Mechanism]
     weights: Callable[[Request], Result]
     serve: Callable[[Request], Result]
-    init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any]
-    decode: Callable[[CacheSpec, Any, NewTokens, LogitTerms], tuple[Array, Any]]
     multiply_adds: Callable[[Any, int, int, int], int]
+    init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any] = no_cache
+    decode: Callable[[CacheSpec, Any, NewTokens, LogitTerms], tuple[Array, Any]] = no_cache
     serve_share: Callable[[Request, Split], Result] | None = None
     feature_map: Callable[[Any, Any, int], FeatureMap | None] | None = None
     slots: Callable[[Request], tuple[Array, Array]] | None = None

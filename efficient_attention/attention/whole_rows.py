@@ -13,8 +13,8 @@ def check_whole_rows(request: Request, **lacks: bool) -> None:
     mechanism, keys = request.mechanism, request.key.shape[1]
     lacks = {name.replace('_', ' '): is_asked for name, is_asked in lacks.items()}
     lacks |= {'additive bias': request.bias is not None, 'log-sum-exp': request.return_lse}
-    if mechanism.longest:
-        lacks[f'room for {keys} keys, only for {mechanism.longest}'] = keys > mechanism.longest
+    if mechanism.needs.longest:
+        lacks[f'room for {keys} keys, only for {mechanism.needs.longest}'] = keys > mechanism.needs.longest
     refuse(mechanism.name, lacks)
 
 

@@ -1,1 +1,1 @@
-"""Code that every command runs around its own work: flags, hosts, signals, the allocator."""
+"""The command line: flags, their parsing and --help, and errors as one line and an exit code."""

@@ -4,15 +4,14 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.old_forms import in_new_form
 from efficient_attention.commands.plain_words import in_plain_words
-from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
+from efficient_attention.processes.stopping import stop_watch
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
@@ -25,7 +24,6 @@ def parse_flags(
     *,
     options: flags.FlagValues = flags.FLAGS,
     words: str = '',
-    old_names: Mapping[str, str] | None = None,
     command: str = '',
 ) -> list[str]:
     """Parses the command line into `options`; returns the words that are no flags. With --help, explains and exits.
@@ -35,8 +33,6 @@ def parse_flags(
         required: names of flags that must have a value.
         options: the flags that are known.
         words: names of the words that there must be, such as 'METRIC WORKDIR...'; the dots say one or more.
-        old_names: what flags were called in the release before -> what they are called now, where other forms of
-            that release are to be understood, too (`in_new_form`).
         command: the sub-command that the flags are those of; begins the line of an error.
 
     Raises:
@@ -50,8 +46,6 @@ def parse_flags(
         except BrokenPipeError:  # whoever reads it has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    if old_names is not None:
-        arguments = [arguments[0], *in_new_form(arguments[1:], options, old_names)]
     try:
         values, found = parsed(arguments, required, options)
         for name, value in values.items():

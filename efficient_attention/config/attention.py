@@ -53,7 +53,7 @@ class AttentionConfig:
         require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(mechanism.merges for mechanism in self.mechanisms):
+        if self.global_tokens and not all(mechanism.form.merges for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
@@ -82,44 +82,44 @@ class AttentionConfig:
         mechanism, text = self.cross_mechanism, self.cross_attention
         if not mechanism.reads_other_sequence:
             raise InputError(
-                f'model.cross_attention {text!r} {mechanism.why_one_row}; use full, window(w), sparsemax(full), '
+                f'model.cross_attention {text!r} {mechanism.reads.why_one_row}; use full, window(w), sparsemax(full), '
                 'favor, linear, linformer(rank, length) or induced, none of them causal'
             )
         mechanism.check_heads(self.heads)
-        if not mechanism.has_dropout and self.attention_dropout_rate:
+        if not mechanism.form.has_dropout and self.attention_dropout_rate:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_backend(self, field: str, text: str, mechanism: Mechanism) -> None:
         backend = self.attention_backend
-        if backend not in WITHOUT_BACKENDS and not mechanism.has_backends:
+        if backend not in WITHOUT_BACKENDS and not mechanism.form.has_backends:
             raise InputError(
                 f'model.attention_backend {backend!r} executes softmax, and {field} {text!r} has one fast form; use '
                 f'{", ".join(WITHOUT_BACKENDS)}'
             )
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
-        if mechanism.draws_in_training:
+        if mechanism.draws.in_training:
             raise InputError(
                 f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
                 'sampled=True out here'
             )
-        if not mechanism.reads_itself:
+        if not mechanism.reads.own_row:
             raise InputError(
                 f'model.attention {self.attention!r} predicts places in another sequence: use it as '
                 'model.cross_attention, and window(w) here'
             )
         mechanism.check_heads(self.heads)
         self._check_compared(mechanism)
-        has_keys = self.shared_qk or not mechanism.normalises_keys
-        has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0
+        has_keys = self.shared_qk or not mechanism.needs.shared_qk
+        has_dropout = mechanism.form.has_dropout or self.attention_dropout_rate == 0.0
         if not (has_keys and has_dropout):
             name = type(mechanism).__name__
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
-        if not self.scaled_logits and mechanism.normalises_keys:
+        if not self.scaled_logits and mechanism.needs.shared_qk:
             raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
 
     def _check_compared(self, mechanism: Mechanism) -> None:
-        if mechanism.reads_queries and mechanism.reads_keys:
+        if mechanism.reads.queries and mechanism.reads.keys:
             return
         needed = {'shared_qk': False, 'rotary': False, 'score': 'dot', 'scaled_logits': True}
         for name, value in needed.items():
@@ -148,4 +148,4 @@ class AttentionConfig:
     @property
     def reads_length(self) -> bool:
         """Whether padding at the end of a row may change what its tokens read."""
-        return any(mechanism.reads_length for mechanism in self.mechanisms)
+        return any(mechanism.reads.by_length for mechanism in self.mechanisms)

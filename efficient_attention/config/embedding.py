@@ -60,11 +60,11 @@ class EmbeddingConfig(LayerConfig):
         elif self.positions == 'learned' or self.relative in UNTIED:
             tables['model.max_length'] = self.max_length - self.position_offset
         for one in self.mechanisms:
-            if one.longest:
+            if one.needs.longest:
                 field = f'model.attention {one.name}'
-                tables[field] = min(tables.get(field, one.longest), one.longest)
-        if (cross := self.cross_mechanism).longest and cross.compares_positions:  # else it bounds keys alone
-            tables[f'model.cross_attention {cross.name}'] = cross.longest
+                tables[field] = min(tables.get(field, one.needs.longest), one.needs.longest)
+        if (cross := self.cross_mechanism).needs.longest and cross.needs.positions:  # else it bounds keys alone
+            tables[f'model.cross_attention {cross.name}'] = cross.needs.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     def check_positions(self) -> None:

@@ -9,7 +9,7 @@ from efficient_attention.errors import InputError, require
 
 def check_memory(config: ModelConfig) -> None:
     """Raises InputError where the config asks for memory, or for relative attention, that its layers cannot have."""
-    if config.relative == 'transformer_xl' and not all(mechanism.is_band for mechanism in config.mechanisms):
+    if config.relative == 'transformer_xl' and not all(mechanism.reads.one_band for mechanism in config.mechanisms):
         raise InputError(
             f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
             'causal & window(w)'
@@ -51,7 +51,7 @@ def check_keeps_memory(config: ModelConfig) -> None:
         require(config.memory_length <= 1, 'model.memory_length', config.memory_length, allowed)
         allowed = f'False with model.cell {config.cell!r}, whose state tells no tokens apart'
         require(not config.same_length, 'model.same_length', True, allowed)
-    elif not all(mechanism.goes_by_distance for mechanism in config.mechanisms):
+    elif not all(mechanism.reads.by_distance for mechanism in config.mechanisms):
         raise InputError(
             f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
             'which go by distance'

@@ -123,7 +123,7 @@ class ModelConfig(LowRankConfig):
     @property
     def source_limit(self) -> int | None:
         """The longest source of an encoder-decoder: of its encoder's positions and its cross-attention's keys."""
-        limits = self.encoder.position_limit, self.cross_mechanism.longest
+        limits = self.encoder.position_limit, self.cross_mechanism.needs.longest
         return min((limit for limit in limits if limit), default=None)
 
     @property

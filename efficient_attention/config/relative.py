@@ -44,7 +44,7 @@ class RelativeConfig(AttentionConfig):
         AttentionConfig.__post_init__(self)
         kind = self.relative
         check_one_of('model.relative', kind, RELATIVE)
-        if kind != 'none' and not all(mechanism.has_logits for mechanism in self.mechanisms):
+        if kind != 'none' and not all(mechanism.form.has_logits for mechanism in self.mechanisms):
             raise InputError(f'model.relative is {kind!r}; attention {self.attention!r} takes no bias on its logits')
         if kind != 'none' and self.global_tokens:
             raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")

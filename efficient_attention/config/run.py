@@ -176,7 +176,7 @@ class RunConfig:
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')
                 raise too_long('pairs.target_length', length, field, limit)
-        limit = self.model.cross_mechanism.longest
+        limit = self.model.cross_mechanism.needs.longest
         if limit and self.data.length > limit:
             field = f'model.cross_attention {self.model.cross_mechanism.name}'
             raise too_long('data.length', self.data.length, field, limit)

@@ -35,7 +35,7 @@ class ScoreConfig(RelativeConfig):
         RelativeConfig.__post_init__(self)
         check_one_of('model.score', self.score, SCORES)
         check_within('model.reinforce_weight', self.reinforce_weight, 0)
-        is_read = self.cross_mechanism.draws_in_training or self.reinforce_weight == 1.0
+        is_read = self.cross_mechanism.draws.in_training or self.reinforce_weight == 1.0
         allowed = '1.0 without a model.cross_attention that draws, such as hard(full, sampled=True)'
         require(is_read, 'model.reinforce_weight', self.reinforce_weight, allowed)
         length, default = self.location_length, ScoreConfig.location_length
@@ -59,6 +59,6 @@ class ScoreConfig(RelativeConfig):
         fits = self.attention_backend in ADDITIVE_BACKENDS
         require(fits, 'model.attention_backend', self.attention_backend, f'one of {backends} {why}')
         allowed = f'a distribution over the logits of a pattern {why}'
-        has_logits = all(mechanism.has_logits for mechanism in self.mechanisms)
+        has_logits = all(mechanism.form.has_logits for mechanism in self.mechanisms)
         require(has_logits, 'model.attention', self.attention, allowed)
-        require(self.cross_mechanism.has_logits, 'model.cross_attention', self.cross_attention, allowed)
+        require(self.cross_mechanism.form.has_logits, 'model.cross_attention', self.cross_attention, allowed)

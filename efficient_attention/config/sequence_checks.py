@@ -24,7 +24,7 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
     check_mechanisms(mesh, model, 'model.attention', model.attention)
     if model.decoder_layers:
         check_mechanisms(mesh, model.decoder, 'model.decoder_attention', model.decoder_attention)
-    if model.decoder_layers and (not model.cross_mechanism.splits_tokens or model.cross_mechanism.compares_positions):
+    if model.decoder_layers and (not model.cross_mechanism.form.splits_tokens or model.cross_mechanism.needs.positions):
         raise InputError(
             f'{asked}model.cross_attention {model.cross_attention!r} reads positions that the program alone knows; '
             'use full, favor or linear'
@@ -44,7 +44,7 @@ def check_mechanisms(mesh: MeshConfig, stack: ModelConfig, field: str, texts: st
     """Raises InputError where an attention of a stack cannot be split; `field` has its mechanisms, `texts`."""
     asked = f'mesh.sequence is {mesh.sequence}; '
     for text, mechanism in zip(texts.split(';'), stack.mechanisms, strict=True):
-        if not mechanism.splits_tokens:
+        if not mechanism.form.splits_tokens:
             raise InputError(f'{asked}{field} {text.strip()!r} cannot split rows: {mechanism.name} needs them whole')
         if mesh.tensor > 1 and mechanism.differs_by_head(stack.heads):
             raise InputError(f'{asked}{field} {text.strip()!r} differs by head, which goes with mesh.tensor 1 alone')

@@ -59,4 +59,4 @@ def differs_by_head(mechanism: Mechanism, heads: int) -> bool:
     """Whether heads have patterns of their own, or draw at random for all of them together."""
     pattern = getattr(mechanism, 'pattern', None)
     forms = {pattern.for_head(head, heads) for head in range(heads)} if isinstance(pattern, Pattern) else set()
-    return len(forms) > 1 or mechanism.draws_for_all_heads
+    return len(forms) > 1 or mechanism.draws.for_all_heads

@@ -18,8 +18,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
-from efficient_attention.objectives.beside import separate
-from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums
+from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, separate
 from efficient_attention.tasks.task import HostBatch, Task
 
 RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile

@@ -9,8 +9,6 @@ from typing import Unpack
 
 import jax
 
-from efficient_attention.commands.peers import compare_with_peers
-from efficient_attention.commands.watchdog import EVALUATING, Watchdog
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
@@ -21,6 +19,8 @@ from efficient_attention.inference.transducer import why_unsearchable
 from efficient_attention.inference.translator import generation_scores
 from efficient_attention.interop.from_workdir import checkpoint_thresholds, wanted_checkpoint
 from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.processes.peers import compare_with_peers
+from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader

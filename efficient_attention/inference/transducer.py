@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.devices import device_kind
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
@@ -142,7 +142,7 @@ class Transducer:
         size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := why_unsearchable(self.config):
             raise InputError(reason)
-        if self.config.decoder_layers and self.config.cross_mechanism.draws_in_training:
+        if self.config.decoder_layers and self.config.cross_mechanism.draws.in_training:
             logging.getLogger(__name__).warning(
                 'model.cross_attention %r draws keys in training alone; a search reads the most probable one',
                 self.config.cross_attention,
@@ -306,7 +306,7 @@ def align(graph: nnx.GraphDef, params: Any, sources: Sources, tokens_BnT: Array)
 def why_unsearchable(config: ModelConfig) -> str:
     """Where what the decoder reads depends on the length of its row, which ends with the search: a line; else ''."""
     for text, mechanism in zip(config.decoder_attention.split(';'), config.decoder.mechanisms, strict=True):
-        if mechanism.reads_length:
+        if mechanism.reads.by_length:
             return (
                 f'model.decoder_attention {text.strip()!r} reads by the length of its row, which no search knows '
                 'before it ends; the loss is all that such a model gives'

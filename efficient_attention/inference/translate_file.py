@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.sources.text_files import decode, digest_files, read_lines
 from efficient_attention.errors import InputError, write_at_once
 from efficient_attention.inference.translator import Translation, Translator
+from efficient_attention.processes.stopping import stop_watch
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import flush, write_atomically
 

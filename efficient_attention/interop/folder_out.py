@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.codes import Flat, as_flat, coded
@@ -29,6 +28,7 @@ from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.target_ids import as_trained, generation_of, trained_ids
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, padding_id
 from efficient_attention.interop.uneven_layers import even, padded
+from efficient_attention.processes.phases import WRITING, note_phase
 from efficient_attention.whole_files import whole_folder
 
 

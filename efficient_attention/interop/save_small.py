@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.interop.codes import packed, rounded_paths
@@ -16,6 +15,7 @@ from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
 from efficient_attention.interop.tokenizer_files import carry_tokenizer
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded
+from efficient_attention.processes.phases import WRITING, note_phase
 from efficient_attention.whole_files import whole_folder
 
 

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.request import Options
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.modules.attention import cross_options
 from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.cross_attention import cross_options
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION
 
 
@@ -33,13 +34,14 @@ def cross_weights(
     config = decoder.config
     if config.source_reading != 'layers':
         return apart_weights(decoder, tokens_BL, segments_BL, other)
-    _, read = decoder.embedded(tokens_BL, segments_BL, other=other)
+    _, context = decoder.embedded(tokens_BL, segments_BL, other=other)
     _, taps = decoder.tapped(tokens_BL, segments_BL, other=other)
     number = range(config.layers)[layer]
-    context = Context(segments_BL, read['positions_BL'], mechanism_rng=fold(mechanism_rng(config, 0), number))
+    rng = fold(mechanism_rng(config, 0), number)
+    context = context._replace(mechanism_rng=rng)
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
-    options = cross_options(config.cross_mechanism, context, other) | operands.options
-    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)
+    options = operands.beside(cross_options(config.cross_mechanism, context, Options()))
+    return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 
 def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence) -> Array:
@@ -48,6 +50,7 @@ def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other:
     if operands is None:
         raise InputError(f'model.source_reading is {config.source_reading!r}: no attention to the source, no weights')
     positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
-    context = Context(segments_BL, positions_BL, mechanism_rng=fold(mechanism_rng(config, 0), config.layers))
-    options = cross_options(config.cross_mechanism, context, other) | operands.options
-    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)
+    rng = fold(mechanism_rng(config, 0), config.layers)
+    context = Context(segments_BL, positions_BL, mechanism_rng=rng, other=other)
+    options = operands.beside(cross_options(config.cross_mechanism, context, Options()))
+    return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)

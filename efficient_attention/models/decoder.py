@@ -1,6 +1,6 @@
 """The decoder: embeddings, a stack of layers with causal attention, and the logits of each next token."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 import jax.numpy as jnp
 from flax import nnx
@@ -17,12 +17,21 @@ from efficient_attention.models.memory import AnyMemory
 from efficient_attention.models.source_reader import SourceReader, has_reader
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
-from efficient_attention.modules.attention import AttentionOperands
-from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.compression import Told
+from efficient_attention.modules.context import Context, OtherSequence, fold
 from efficient_attention.modules.parameters import linear, make_norm
+from efficient_attention.modules.projections import AttentionOperands
 from efficient_attention.modules.sub_layer import SubLayer
 from efficient_attention.modules.table import table_logits
-from efficient_attention.modules.told import Told
+
+
+class DecoderOptions(TypedDict, total=False):
+    """The keyword arguments of `Decoder.embedded`, which explains them."""
+
+    positions_BL: Array | None
+    rng: Array | None
+    step: Array | int
+    other: OtherSequence | None
 
 
 class Decoder(nnx.Module):
@@ -48,48 +57,48 @@ class Decoder(nnx.Module):
         self.source = SourceReader(config, rngs=rngs) if has_reader(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
-    def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+    def __call__(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]) -> Array:
         """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `embedded`."""
-        return self.logits(self.hidden(tokens_BL, segments_BL, **options))
+        return self.logits(self.hidden(tokens_BL, segments_BL, **read))
 
-    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+    def hidden(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]) -> Array:
         """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
 
         Arguments as of `embedded`.
         """
-        return self.reading_source(tokens_BL, segments_BL, **options)[0]
+        return self.reading_source(tokens_BL, segments_BL, **read)[0]
 
     def reading_source(
-        self, tokens_BL: Array, segments_BL: Array, **options: Any
+        self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
         """As `hidden`, and the queries and keys by which the source is read apart from the layers, if it is."""
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
         if self.source is None:
-            return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng')), None
-        return self.source(self.stack, self.normed, x_BLD, segments_BL, **read)
+            return self.normed(self.stack(x_BLD, context), read.get('rng')), None
+        return self.source(self.stack, self.normed, x_BLD, context)
 
-    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
+    def tapped(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]) -> tuple[Array, Taps]:
         """As `hidden`, and what all layers computed on the way.
 
         Raises:
             InputError: the decoder reads its source apart from its layers.
         """
         check_taps(self)
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
-        return self.normed(x_BLD, options.get('rng')), taps
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, taps = self.stack.tapped(x_BLD, context)
+        return self.normed(x_BLD, read.get('rng')), taps
 
     def embedded(
         self,
         tokens_BL: Array,
-        segments_BL: Array,  # noqa: ARG002  the stack reads them
+        segments_BL: Array,
         *,
         positions_BL: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
         other: OtherSequence | None = None,
-    ) -> tuple[Array, dict[str, Any]]:
-        """The vectors of the embeddings, and the other arguments of the stack.
+    ) -> tuple[Array, Context]:
+        """The vectors of the embeddings, and what the stack reads beside them.
 
         Args:
             tokens_BL: ids below V.
@@ -102,8 +111,8 @@ class Decoder(nnx.Module):
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
-        draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
-        return x_BLD, {'positions_BL': positions_BL, 'other': other} | draws
+        draws = fold(rng, 1), mechanism_rng(self.config, step)
+        return x_BLD, Context(segments_BL, positions_BL, *draws, other=other)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
         """The last layer's output as `logits` reads it; `rng` (a key, or one a row) turns dropout on."""

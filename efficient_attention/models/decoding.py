@@ -4,7 +4,6 @@ Logits equal those of the decoder on the whole text: positions are the numbers o
 stand at the end of any piece, counts for nothing. So rows of unequal lengths go on side by side.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,15 +11,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.cache import (
-    Cache,
-    decode,
     go_on_from,
     init_cache,
     rows_of,
     take_rows,
     with_hypotheses,
 )
-from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.cache_spec import CacheSpec
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.attention.patterns import Window
@@ -31,20 +28,16 @@ from efficient_attention.models.decoder import Decoder, check_taps
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
-from efficient_attention.modules.attention import Attention, AttentionOperands
-from efficient_attention.modules.context import Context, OtherSequence, fold
-from efficient_attention.modules.distances import Biases
-from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.learned import learned_arrays
-from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, SubLayer, begin, end
+from efficient_attention.modules.context import Context, OtherSequence, fold, given
+from efficient_attention.modules.layer import Kept as SubLayerKept
+from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, begin, end
 from efficient_attention.recurrence.recur import State
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
 
-# Of an attention: the keys of all tokens that were read, as its mechanism keeps them, or those of another sequence; of
-# a recurrent sub-layer its state; of a decoder that reads its source apart from its layers what all of them keep.
-Kept = Cache | FixedKeys | FixedSums | State | source_reader.Kept
+# What is kept of the tokens before: by each sub-layer, or at once of a decoder that reads its source apart from them.
+Kept = SubLayerKept | source_reader.Kept
 
 
 class DecodeState(NamedTuple):
@@ -85,7 +78,7 @@ class CachedDecoder:
         self.specs = cache_specs(self.config, max_length)
         layers = decoder.stack.parameter_layers()
         self.layers = tuple(layers[number] for number in self.config.layer_numbers)
-        self.terms = decoder.stack.shared_terms()
+        self.terms = decoder.stack.terms()
 
     def init_state(self, batch: int, step: int = 0, other: OtherSequence | None = None) -> DecodeState:
         """The state before any token.
@@ -100,7 +93,7 @@ class CachedDecoder:
             kept = source.first(batch, self.config.compute_dtype, other)
             if source.attention is None:
                 return DecodeState((kept,), jnp.zeros(batch, jnp.int32))
-            fixed = source.fixed_keys(read_other(source.attention, other), rng)
+            fixed = source.fixed_keys(given(other, 'the decoder'), rng)
             return DecodeState((kept, fixed), jnp.zeros(batch, jnp.int32))
         caches: list[Kept] = []
         for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
@@ -110,7 +103,7 @@ class CachedDecoder:
                 elif sub.cache == STATE:
                     caches.append(first_state(other, number) or getattr(layer, sub.name).empty_state(batch))
                 elif sub.cache == FIXED:
-                    caches.append(getattr(layer, sub.name).fixed_keys(read_other(sub, other), fold(rng, number)))
+                    caches.append(getattr(layer, sub.name).fixed_keys(given(other, sub.name), fold(rng, number)))
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
     def __call__(
@@ -167,32 +160,23 @@ class CachedDecoder:
         assert source is not None
         context = Context(segments_Bn, positions_Bn)
         keys = fixed[0] if fixed else None
-        given, kept = source.go_on(decoder.stack, decoder.normed, x_BnD, context, kept, keys)
-        return source.read_out(given, x_BnD, None), (kept, *fixed)
+        found, kept = source.go_on(decoder.stack, decoder.normed, x_BnD, context, kept, keys)
+        return source.read_out(found, x_BnD, None), (kept, *fixed)
 
     def run_layers(
         self, x_BnD: Array, caches: tuple[Kept, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
         """The last layer's output, the caches with the new tokens, and the tap of each layer."""
-        before, after, each = iter(caches), [], []
+        context = Context(segments_Bn, positions_Bn).with_terms(self.terms)
+        before, each = list(caches), []
+        after: list[Kept] = []
         streams = begin(x_BnD, is_reversible=self.config.stack == 'reversible')
         for layer, spec in zip(self.layers, self.specs, strict=True):
-            operands: dict[str, AttentionOperands] = {}
-            for sub in layer.sub_layers:
-                read = Cached(layer, sub, spec, next(before) if sub.cache else None, positions_Bn, segments_Bn)
-                streams, kept = layer.advance(sub, streams, functools.partial(read.apply, **self.terms))
-                if kept is not None:
-                    after.append(kept[0])
-                    operands |= {} if kept[1] is None else {sub.name: kept[1]}
+            count = sum(bool(sub.cache) for sub in layer.sub_layers)
+            streams, kept, operands = layer.go_on(streams, context, spec, before[:count])
+            before, after = before[count:], after + kept
             each.append((streams, operands))
         return end(streams, x_BnD.dtype), tuple(after), each
-
-
-def read_other(what: Any, other: OtherSequence | None) -> OtherSequence:
-    """The other sequence; raises ValueError where the call brings none."""
-    if other is None:
-        raise ValueError(f'{getattr(what, "name", "the decoder")} reads another sequence; give it as `other`')
-    return other
 
 
 def first_state(other: OtherSequence | None, number: int) -> State | None:
@@ -215,61 +199,6 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
         window = Window(config.memory_length - config.same_length)
         mechanisms = tuple(mechanism.within(window) for mechanism in mechanisms)
     return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in mechanisms)
-
-
-class Cached(NamedTuple):
-    """A sub-layer with what it has kept, and the new tokens' positions and segments [B, n]."""
-
-    layer: Layer
-    sub: SubLayer
-    spec: CacheSpec
-    cache: Any  # as `sub.cache` says: what is `Kept`, or None
-    positions_Bn: Array
-    segments_Bn: Array
-
-    def apply(
-        self,
-        x_BnD: Array,
-        *,
-        bias: Any = None,
-        distance_biases: Biases | None = None,
-        learned: dict[str, Array] | None = None,
-    ) -> tuple[Array, tuple[Kept, AttentionOperands | None] | None]:
-        """The sub-layer's output for new tokens, which read the cache and themselves.
-
-        Of an attention also the cache after them, and their queries and keys where these are kept.
-        """
-        module = getattr(self.layer, self.sub.name)
-        if self.sub.cache == GROWING:
-            return self.read_growing(module, x_BnD, bias, distance_biases, learned)
-        if self.sub.cache == FIXED:
-            out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.positions_Bn, self.cache)
-            return out_BnD, (self.cache, operands)
-        if self.sub.cache == STATE:
-            out_BnD, state = module.go_on(x_BnD, self.segments_Bn, self.cache)
-            return out_BnD, (state, None)
-        return module(x_BnD), None
-
-    def read_growing(
-        self,
-        module: Attention,
-        x_BnD: Array,
-        bias: Any,
-        distance_biases: Biases | None,
-        shared: dict[str, Array] | None,
-    ) -> tuple[Array, tuple[Cache, AttentionOperands]]:
-        """`apply` of an attention that reads all tokens before and the new ones."""
-        query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
-        relative = None
-        if module.distances is not None:
-            distances = self.spec.mechanism.keys_back(self.spec.max_length)
-            query, relative = module.distances(query, distances, distance_biases)
-        new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        learned = learned_arrays(module.learned, shared)
-        operands = AttentionOperands(query, key, relative, module.additive_vector(), learned=learned)
-        terms = {'bias': bias, 'relative': relative, 'additive': operands.additive_HK, 'learned': learned}
-        out_BnHK, cache = decode(self.spec, self.cache, new, **terms)
-        return module.join_heads(out_BnHK), (cache, operands)
 
 
 def read_prompt(

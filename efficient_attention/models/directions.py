@@ -4,8 +4,6 @@ Peters et al. 2018 (ELMo), arXiv 1802.05365, section 3.1. A vector [D] is that o
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,7 +13,7 @@ from jaxtyping import Float
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
-from efficient_attention.modules.context import fold
+from efficient_attention.modules.context import Context, fold
 from efficient_attention.modules.parameters import make_norm
 
 
@@ -41,31 +39,29 @@ class DirectionStacks(nnx.Module):
         self.ahead = Stack(direction_config(config), causal=True, rngs=rngs)
         self.back = Stack(direction_config(config), causal=True, rngs=rngs)
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
+    def __call__(self, x_BLD: Array, context: Context) -> Array:
         """The last layers' outputs; arguments as of `Stack`."""
-        ahead, back = self.read(self.ahead, self.back, (x_BLD, segments_BL, positions_BL), options)
-        return jnp.concatenate([ahead, back[:, ::-1]], axis=-1)
+        ahead, back = self.inputs(x_BLD, context)
+        ahead_BLE, back_BLE = self.ahead(*ahead), self.back(*back)
+        return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1)
 
-    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
+    def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
         """The last layers' outputs, and those of all layers; both directions' halves joined."""
-        inputs = x_BLD, segments_BL, positions_BL
-        (ahead_BLE, ahead), (back_BLE, back) = self.read(self.ahead.tapped, self.back.tapped, inputs, options)
+        inputs_ahead, inputs_back = self.inputs(x_BLD, context)
+        (ahead_BLE, ahead), (back_BLE, back) = self.ahead.tapped(*inputs_ahead), self.back.tapped(*inputs_back)
         outputs_NBLD = jnp.concatenate([ahead.outputs_NBLD, back.outputs_NBLD[:, :, ::-1]], axis=-1)
         return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1), Taps(outputs_NBLD, {})
 
-    def read(
-        self,
-        ahead: Callable[..., Any],
-        back: Callable[..., Any],
-        inputs: tuple[Array, Array, Array],
-        options: dict[str, Any],
-    ) -> tuple[Any, Any]:
-        """What each direction's stack gives of its half of the vectors; the second reads rows from their end."""
-        (x_BLD, segments_BL, positions_BL), rng = inputs, options.pop('rng', None)
+    def inputs(self, x_BLD: Array, context: Context) -> tuple[tuple[Array, Context], tuple[Array, Context]]:
+        """What each direction's stack reads: its half of the vectors; the second reads rows from their end."""
         ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
-        turned = back_BLE[:, ::-1], segments_BL[:, ::-1], positions_BL[:, ::-1]
-        given = ahead(ahead_BLE, segments_BL, positions_BL, rng=fold(rng, 0), **options)
-        return given, back(*turned, rng=fold(rng, 1), **options)
+        back_BLE = back_BLE[:, ::-1]
+        turned = context._replace(
+            segments_BL=context.segments_BL[:, ::-1],
+            positions_BL=context.positions_BL[:, ::-1],
+            rng=fold(context.rng, 1),
+        )
+        return (ahead_BLE, context._replace(rng=fold(context.rng, 0))), (back_BLE, turned)
 
 
 class DirectionNorms(nnx.Module):

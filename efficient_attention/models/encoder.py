@@ -1,14 +1,14 @@
 """The encoder: embeddings and a stack of layers."""
 
-from typing import Any
+from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.redraw import redraw_key
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
@@ -17,8 +17,18 @@ from efficient_attention.models.quantized import set_quantization
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Inside, Taps
 from efficient_attention.models.uneven import UnevenStack
-from efficient_attention.modules.context import fold
+from efficient_attention.modules.context import Context, fold
 from efficient_attention.modules.parameters import make_norm
+
+
+class EncoderOptions(TypedDict, total=False):
+    """The keyword arguments of `Encoder.embedded`, which explains them."""
+
+    token_types_BL: Array | None
+    positions_BL: Array | None
+    rng: Array | None
+    step: Array | int
+    is_global_BL: Array | None
 
 
 class Encoder(nnx.Module):
@@ -33,58 +43,23 @@ class Encoder(nnx.Module):
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
-    def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+    def __call__(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> Array:
         """The vectors of the last layer; arguments as of `embedded`."""
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng'))
-
-    def with_states(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, StateMemory]:
-        """As a call, and the states of recurrent layers after the last token, or of the backward ones the first."""
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        assert isinstance(self.stack, Stack)  # an encoder-decoder's has no directions apart
-        x_BLD, states = self.stack.with_states(x_BLD, segments_BL, **read)
-        return self.normed(x_BLD, options.get('rng')), states
-
-    token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
-
-    def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """'vectors' [B, L, D] of a batch; token types are left out where the model has none."""
-        types_BL = batch['token_types'] if self.config.token_types > 1 else None
-        return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
-
-    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
-        """As a call, and what all layers computed on the way."""
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
-        return self.normed(x_BLD, options.get('rng')), taps
-
-    def states(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
-        """The vectors of the embeddings and of each of the N layers, [N + 1, B, L, D], normed as the last one's are.
-
-        Arguments as of `embedded`. A reversible stack keeps what it would otherwise recover.
-        """
-        return self.with_inside(tokens_BL, segments_BL, **options)[1].states_NBLD
-
-    def with_inside(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Inside]:
-        """As a call, and what a student and its teacher are compared by; arguments as of `embedded`."""
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        last_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
-        states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
-        states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
-        return self.normed(last_BLD, options.get('rng')), Inside(states_NBLD, taps.attention.get('attention'))
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        return self.normed(self.stack(x_BLD, context), read.get('rng'))
 
     def embedded(
         self,
         tokens_BL: Array,
-        segments_BL: Array,  # noqa: ARG002  the stack reads them
+        segments_BL: Array,
         *,
         token_types_BL: Array | None = None,
         positions_BL: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
         is_global_BL: Array | None = None,
-    ) -> tuple[Array, dict[str, Any]]:
-        """The vectors of the embeddings, and the other arguments of the stack.
+    ) -> tuple[Array, Context]:
+        """The vectors of the embeddings, and what the stack reads beside them.
 
         Args:
             tokens_BL: ids below V.
@@ -101,12 +76,46 @@ class Encoder(nnx.Module):
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
         if self.config.directions_apart:  # both begin with the same vectors
             x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
-        draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
-        return x_BLD, {'positions_BL': positions_BL, 'is_global_BL': is_global_BL} | draws
+        draws = fold(rng, 1), mechanism_rng(self.config, step)
+        return x_BLD, Context(segments_BL, positions_BL, *draws, is_global_BL)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
         """The last layer's output as it is handed on; `rng` (a key, or one a row) turns dropout on."""
         return last_norm(self.config, self.norm, x_BLD, rng)
+
+    def with_states(
+        self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]
+    ) -> tuple[Array, StateMemory]:
+        """As a call, and the states of recurrent layers after the last token, or of the backward ones the first."""
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        assert isinstance(self.stack, Stack)  # an encoder-decoder's has no directions apart
+        x_BLD, states = self.stack.with_states(x_BLD, context)
+        return self.normed(x_BLD, read.get('rng')), states
+
+    token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
+
+    def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """'vectors' [B, L, D] of a batch; token types are left out where the model has none."""
+        types_BL = batch['token_types'] if self.config.token_types > 1 else None
+        return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
+
+    def tapped(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
+        """As a call, and what all layers computed on the way."""
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, taps = self.stack.tapped(x_BLD, context)
+        return self.normed(x_BLD, read.get('rng')), taps
+
+    def with_inside(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> tuple[Array, Inside]:
+        """As a call, and what a student and its teacher are compared by.
+
+        Its states are the vectors of the embeddings and of each of the N layers, [N + 1, B, L, D], normed as the last
+        one's are. A reversible stack keeps what it would otherwise recover.
+        """
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        last_BLD, taps = self.stack.tapped(x_BLD, context)
+        states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
+        states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, read.get('rng')))(states_NBLD)
+        return self.normed(last_BLD, read.get('rng')), Inside(states_NBLD, taps.attention.get('attention'))
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
@@ -129,6 +138,11 @@ def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: A
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
     """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
-    if not any(mechanism.needs_rng for mechanism in (*config.mechanisms, config.cross_mechanism)):
+    if not any(mechanism.draws.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)
+
+
+def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
+    """The key of what is drawn at a training step: a new one each `every` steps, always the first where it is 0."""
+    return jax.random.fold_in(rng, step // every if every else 0)

@@ -1,13 +1,11 @@
 """An encoder, and a decoder that reads it: Vaswani's Transformer, T5 or BART by its config."""
 
-from typing import Any
-
 from flax import nnx
 from jax import Array
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.decoder import Decoder, DecoderOptions
+from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.initial_state import InitialState
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION, sub_layers_of
@@ -33,10 +31,19 @@ class EncoderDecoder(nnx.Module):
             self.encoder.embeddings.token = self.decoder.embeddings.token
 
     def __call__(
-        self, source_BM: Array, source_segments_BM: Array, tokens_BL: Array, segments_BL: Array, **options: Any
+        self,
+        source_BM: Array,
+        source_segments_BM: Array,
+        tokens_BL: Array,
+        segments_BL: Array,
+        *,
+        positions: tuple[Array | None, Array | None] = (None, None),
+        rng: Array | None = None,
+        step: Array | int = 0,
     ) -> Array:
         """float32 logits; those at position t depend on the source and on tokens 0 ... t; arguments as of `hidden`."""
-        return self.logits(self.hidden(source_BM, source_segments_BM, tokens_BL, segments_BL, **options))
+        read = self.read((source_BM, source_segments_BM), positions, rng, step)
+        return self.logits(self.decoder.hidden(tokens_BL, segments_BL, **read))
 
     def hidden(
         self,
@@ -79,7 +86,7 @@ class EncoderDecoder(nnx.Module):
         None where nothing is drawn: the cross-attention draws no keys, or there is no `rng`.
         """
         read = self.read((source_BM, source_segments_BM), positions, rng, step)
-        if rng is None or not self.config.cross_mechanism.draws_in_training:
+        if rng is None or not self.config.cross_mechanism.draws.in_training:
             return self.decoder.hidden(tokens_BL, segments_BL, **read), None
         if self.config.source_reading != 'layers':
             hidden_BLD, operands = self.decoder.reading_source(tokens_BL, segments_BL, **read)
@@ -96,7 +103,7 @@ class EncoderDecoder(nnx.Module):
         positions: tuple[Array | None, Array | None],
         rng: Array | None,
         step: Array | int,
-    ) -> dict[str, Any]:
+    ) -> DecoderOptions:
         """What the decoder reads beside its tokens; arguments as of `hidden`, `source` with its segments."""
         other = self.encode(*source, rng=fold(rng, 0), step=step, positions_BM=positions[0])
         return {'other': other, 'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
@@ -111,10 +118,10 @@ class EncoderDecoder(nnx.Module):
         step: Array | int = 0,
     ) -> OtherSequence:
         """What the decoder reads of a source, computed once for all of its targets; arguments as of `hidden`."""
-        options: dict[str, Any] = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
+        read: EncoderOptions = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
         if self.initial is None:
-            return OtherSequence(self.encoder(source_BM, segments_BM, **options), segments_BM, positions_BM)
-        states_BMD, last = self.encoder.with_states(source_BM, segments_BM, **options)
+            return OtherSequence(self.encoder(source_BM, segments_BM, **read), segments_BM, positions_BM)
+        states_BMD, last = self.encoder.with_states(source_BM, segments_BM, **read)
         return OtherSequence(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:

@@ -1,7 +1,5 @@
 """The model that is fine-tuned: an encoder with a head for rows, pairs of them, tokens, spans, choices or answers."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -10,7 +8,7 @@ from jaxtyping import Float
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.heads import Pooler
 from efficient_attention.models.layer_mix import LayerMix
 from efficient_attention.models.quantized import set_quantization
@@ -127,9 +125,10 @@ class FineTuningModel(nnx.Module):
         read = self.read(batch, rng, step)
         if self.mix is None:
             return self.encoder(batch['tokens'], batch['segments'], **read)
-        return self.mix(self.encoder.states(batch['tokens'], batch['segments'], **read))
+        _, inside = self.encoder.with_inside(batch['tokens'], batch['segments'], **read)
+        return self.mix(inside.states_NBLD)
 
-    def read(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> dict[str, Any]:
+    def read(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
         """What the encoder reads beside tokens and segments."""
         types_BL = batch['token_types'] if self.encoder.config.token_types > 1 else None
         return {'token_types_BL': types_BL, 'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}

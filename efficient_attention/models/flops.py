@@ -1,7 +1,7 @@
 """The floating-point operations of a model's forward pass; a multiply-add counts two."""
 
-from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import direction_config
 from efficient_attention.models.uneven import layer_sizes
@@ -26,7 +26,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
         mixing = (4 - config.shared_qk) * config.width * inner
         mixing += general_of_layer(config) - unread_keys_of_layer(config)
         turns = config.mechanisms
-        mixing -= (2 - turns[0].reads_queries - turns[0].reads_keys) * config.width * inner
+        mixing -= (2 - turns[0].reads.queries - turns[0].reads.keys) * config.width * inner
         scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     else:
         mixing, scores = cell_of_layer(config), 0
@@ -75,7 +75,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
     projected += target_length * general_of_layer(config) - source_length * unread_keys_of_layer(config)
-    projected += target_length * (config.width + 1) * inner * config.cross_mechanism.needs_centres
+    projected += target_length * (config.width + 1) * inner * config.cross_mechanism.needs.centres
     readings = {'layers': decoder.layers, 'state': 0}.get(config.source_reading, 1)
     cross = readings * (projected + 2 * target_length * source_length * inner) + apart(config) * target_length
     stacks = encoder_flops(encoder, source_length, predictions=0)

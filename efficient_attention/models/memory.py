@@ -6,7 +6,6 @@ A recurrent layer goes on from its state. Memory goes in and comes out of a call
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.modules.context import AttentionMemory, CompressedLayerMemory, LayerMemory, OtherSequence
+from efficient_attention.modules.context import CompressedLayerMemory, LayerMemory, OtherSequence
 from efficient_attention.recurrence.cell import States
 from efficient_attention.recurrence.recur import State
 from efficient_attention.recurrence.registry import cell_of
@@ -115,11 +114,6 @@ class StateMemory:
 
 
 AnyMemory = Memory | CompressedMemory | StateMemory
-
-
-def before_layer(memory: AnyMemory | None, of_layer: Any) -> AttentionMemory | tuple[State, ...] | None:
-    """What a layer reads of the memory, from its part of `by_layer`."""
-    return None if memory is None else memory.of_layer(of_layer)
 
 
 def first_memory(other: OtherSequence | None) -> StateMemory | None:

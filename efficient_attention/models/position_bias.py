@@ -7,7 +7,7 @@ the pairs that they visit, so that no [L, L] exists where attention has none.
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,8 @@ from efficient_attention.attention.softmax.serve import may_hold_all_pairs
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError
+from efficient_attention.modules.context import Terms
 from efficient_attention.modules.parameters import embedding, kernel_init, linear, make_norm
-
-
-class LogitTerms(Protocol):
-    """What positions add to the logits of all layers of a stack."""
-
-    def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:
-        """The terms as arguments of `Attention`; without `positions_BL` places in the row are positions."""
-        ...
 
 
 class PositionBias(nnx.Module):
@@ -69,9 +62,9 @@ class PositionBias(nnx.Module):
             raise InputError(f'a row of {length} positions is beyond {table}')
         return self.function(positions_BL)
 
-    def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:
-        """See `LogitTerms`: the bias alone."""
-        return {'bias': self.function() if positions_BL is None else self(positions_BL)}
+    def terms(self, positions_BL: Array | None) -> Terms:
+        """The bias for all layers; without `positions_BL` places in the row are positions."""
+        return Terms(bias=self.function() if positions_BL is None else self(positions_BL))
 
     def function(self, positions_BL: Array | None = None) -> Partial:
         """A function of places of queries and keys; without `positions_BL` places are positions below `max_length`."""

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.sub_layer import Streams, advance, begin, end
+from efficient_attention.modules.sub_layer import Streams, begin, end
 
 # ((parameters of one layer alone, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of
 # any float dtype
@@ -68,9 +68,9 @@ def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Strea
     def step(streams: Streams, layers: tuple[Any, Array]) -> tuple[Streams, None]:
         separate, numbers = layers
         for turn, branches in enumerate(plan.branches):
-            arguments = (turn_of(separate, turn), shared), context, numbers[turn]
+            arguments = (jax.tree.map(lambda leaf, turn=turn: leaf[turn], separate), shared), context, numbers[turn]
             for branch in branches:
-                streams, _ = advance(streams, functools.partial(alone, branch, *arguments))
+                streams = (*streams[1:], streams[0] + branch(*arguments, streams[-1]).astype(streams[0].dtype))
         return streams, None
 
     return jax.lax.scan(step, streams, (separate, plan.numbers()), unroll=plan.unroll)[0]
@@ -86,7 +86,7 @@ def backward(
         separate, numbers = layers
         gradients: list[Any] = []
         for turn in reversed(range(len(plan.branches))):
-            arguments = (turn_of(separate, turn), shared), context, numbers[turn]
+            arguments = (jax.tree.map(lambda leaf, turn=turn: leaf[turn], separate), shared), context, numbers[turn]
             streams, cotangents, gradient = undo(plan.branches[turn], arguments, streams, cotangents)
             gradients.insert(0, gradient[0])
             total = jax.tree.map(jnp.add, total, gradient[1])
@@ -119,19 +119,9 @@ def undo(
     return (first, second), (d_first, d_second), functools.reduce(add_trees, gradients)
 
 
-def alone(branch: Branch, *arguments: Any) -> tuple[Array, None]:
-    """(What a branch adds, None): the pair of values that `advance` expects of a sub-layer."""
-    return branch(*arguments), None
-
-
 def add_trees(left: Any, right: Any) -> Any:
     """The sum of two trees, leaf by leaf."""
     return jax.tree.map(jnp.add, left, right)
-
-
-def turn_of(separate: Any, turn: int) -> Any:
-    """The parameters of one turn, from those of a step with leaves [turns, ...]."""
-    return jax.tree.map(lambda leaf: leaf[turn], separate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

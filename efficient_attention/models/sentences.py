@@ -16,7 +16,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import last_norm
 from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import fold
+from efficient_attention.modules.context import Context, fold
 from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.pooling import Pooling
 from efficient_attention.modules.positions import sinusoid
@@ -43,7 +43,7 @@ class SentenceLevel(nnx.Module):
         places_BS = jnp.broadcast_to(jnp.arange(x_BSD.shape[1]), x_BSD.shape[:2])
         if self.config.positions != 'none':
             x_BSD = x_BSD + sinusoid(places_BS, self.config.width).astype(x_BSD.dtype)
-        x_BSD = self.stack(spread(x_BSD, 'BLD'), segments_BS, places_BS, rng=fold(rng, 1))
+        x_BSD = self.stack(spread(x_BSD, 'BLD'), Context(segments_BS, places_BS, fold(rng, 1)))
         return last_norm(self.config, self.norm, x_BSD, rng)
 
 

@@ -95,6 +95,11 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
+def path_names(tree: Any) -> Any:
+    """A tree like this one with the name of each leaf's path in place of the leaf."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), tree)
+
+
 def letters_of(name: str) -> str:
     """The letters of the trailing dimensions of the parameter `name`; '' for one that is copied."""
     return '' if WHOLE.search(name) else next((letters for pattern, letters in RULES if re.search(pattern, name)), '')

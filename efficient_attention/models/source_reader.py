@@ -10,7 +10,7 @@ over the target and decoding calls for each new token.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,10 @@ from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.memory import empty_states, first_memory
 from efficient_attention.models.stack import Stack, rematerialised
-from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.cross_attention import CrossAttention
 from efficient_attention.modules.parameters import linear
+from efficient_attention.modules.projections import AttentionOperands
 from efficient_attention.modules.sub_layer import RECURRENT, Streams
 from efficient_attention.recurrence.recur import State
 from efficient_attention.recurrence.registry import cell_of
@@ -80,14 +81,14 @@ class SourceReader(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config, width, reading = config, config.width, config.source_reading
         gates = cell_of(config.cell, width, config.units).gates * config.units
-        self.attention = Attention(config, is_cross=True, rngs=rngs) if reading != 'state' else None
+        self.attention = CrossAttention(config, rngs=rngs) if reading != 'state' else None
         self.joined = linear(config, 2 * width, width, rngs, use_bias=False) if reading == 'after' else None
         self.fed = linear(config, width, gates, rngs, use_bias=False) if config.is_stepwise else None
         read = width * (2 + (reading == 'before'))
         self.readout = linear(config, read, 2 * width, rngs) if config.readout == 'maxout' else None
 
     def __call__(
-        self, stack: Stack, norm: Norm, x_BLD: Array, segments_BL: Array, **read: Any
+        self, stack: Stack, norm: Norm, x_BLD: Array, context: Context
     ) -> tuple[Array, AttentionOperands | None]:
         """What the output layer reads at all positions, and the queries and keys of the attention to the source.
 
@@ -95,31 +96,29 @@ class SourceReader(nnx.Module):
             stack: the decoder's.
             norm: of its output.
             x_BLD: the embedded tokens.
-            segments_BL: 0 = padding, 1, 2, ... = packed targets.
-            read: as of `Stack.context`.
+            context: what the stack reads, with the source as `other`.
         """
-        other: OtherSequence = read['other']
-        context = stack.context(segments_BL, read['positions_BL'], rng=read['rng'], mechanism_rng=read['mechanism_rng'])
         if not self.config.is_stepwise:
-            hidden_BLD = norm(stack(x_BLD, segments_BL, **read), context.rng)
-            given, operands = self.all_at_once(hidden_BLD, context, other)
+            hidden_BLD = norm(stack(x_BLD, context), context.rng)
+            given, operands = self.all_at_once(hidden_BLD, context)
             return self.read_out(given, x_BLD, context.rng), operands
+        context, other = context.with_terms(stack.terms(context.positions_BL)), context.other
+        assert other is not None
         fixed = self.fixed_keys(other, context.mechanism_rng)
         kept = self.first(len(x_BLD), x_BLD.dtype, other)
         given, _ = self.go_on(stack, norm, x_BLD, context, kept, fixed)
         assert self.attention is not None and given.asked_B1D is not None
-        query, keys = self.attention.cross_query(given.asked_B1D), self.attention.cross_keys(other).key
-        operands = self.attention.cross_operands(given.asked_B1D, query, keys)._replace(drawn_BHL=given.drawn_BH1)
+        query, keys = self.attention.scaled_query(given.asked_B1D), self.attention.keys(other).key
+        operands = self.attention.operands(given.asked_B1D, query, keys)._replace(drawn_BHL=given.drawn_BH1)
         return self.read_out(given, x_BLD, context.rng), operands
 
-    def all_at_once(
-        self, hidden_BLD: Array, context: Context, other: OtherSequence
-    ) -> tuple[Given, AttentionOperands | None]:
+    def all_at_once(self, hidden_BLD: Array, context: Context) -> tuple[Given, AttentionOperands | None]:
         """What all positions give whose states wait for no attention, from the last layer's vectors."""
         if self.attention is None:
             return Given(hidden_BLD), None
-        asked = context._replace(rng=fold(context.rng, WEIGHTS), mechanism_rng=self.drawn_from(context.mechanism_rng))
-        read_BLD, operands = self.attention.cross(hidden_BLD, asked, other)
+        drawn_from = self.drawn_from(context.mechanism_rng)
+        asked = context._replace(rng=fold(context.rng, WEIGHTS), mechanism_rng=drawn_from)
+        read_BLD, operands = self.attention.run(hidden_BLD, asked)
         return Given(self.join(read_BLD, hidden_BLD, context.rng)), operands
 
     # ---- one position after another ----
@@ -208,8 +207,8 @@ class SourceReader(nnx.Module):
     ) -> tuple[Array, Array | None]:
         """What attention gives for these queries, and the log-probability of what it drew."""
         assert self.attention is not None and fixed is not None
-        rng = fold(context.rng, WEIGHTS)
-        out, operands = self.attention.read_fixed(asked_BnD, context.segments_BL, context.positions_BL, fixed, rng)
+        context = context._replace(rng=fold(context.rng, WEIGHTS))
+        out, operands = self.attention.go_on(asked_BnD, context, fixed)
         return out, None if operands is None else operands.drawn_BHL
 
     def given(self, hidden_BnD: Array, given: Given, context: Context, fixed: FixedKeys | FixedSums | None) -> Given:

@@ -13,38 +13,29 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
-from jaxtyping import Int
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.memory import AnyMemory, StateMemory, before_layer, empty_states, first_memory
-from efficient_attention.models.position_bias import LogitTerms, PositionBias
-from efficient_attention.models.reversible import Plan, reversible, turn_of
+from efficient_attention.models.memory import AnyMemory, StateMemory, empty_states, first_memory
+from efficient_attention.models.position_bias import PositionBias
+from efficient_attention.models.reversible import Plan, reversible
 from efficient_attention.models.taps import LayerTap, Taps, taps_of
-from efficient_attention.modules.context import (
-    AttentionMemory,
-    CompressedLayerMemory,
-    Context,
-    LayerMemory,
-    OtherSequence,
-)
+from efficient_attention.modules.compression import Told, over_layers
+from efficient_attention.modules.context import AttentionMemory, Context, Terms
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.learned import learned_arrays, make_learned
 from efficient_attention.modules.sub_layer import RECURRENT, Streams, SubLayer, begin, end
-from efficient_attention.modules.told import Told, over_layers
 from efficient_attention.recurrence.recur import State
-
-# Fields of a context that gradients flow into.
-DIFFERENTIABLE = ('bias', 'distance_biases', 'learned', 'other_BMD')
 
 
 class Shared(NamedTuple):
-    """Inputs of all layers that gradients flow into: a shared layer's parameters, and `DIFFERENTIABLE` fields."""
+    """What all layers read and gradients flow into: a shared layer's parameters, terms, and another sequence."""
 
     layer: nnx.State | None
-    read: dict[str, Any]
+    terms: Terms
+    other_BMD: Any  # None without another sequence
 
 
 class HandedOut(NamedTuple):
@@ -53,7 +44,7 @@ class HandedOut(NamedTuple):
     Args:
         kept: what the memory keeps of them; None without memory.
         tap: None where no taps are asked for.
-        told: see modules/told.py.
+        told: the auxiliary losses of compressed memory.
     """
 
     kept: Any
@@ -62,7 +53,24 @@ class HandedOut(NamedTuple):
 
 
 BeforeLayer = AttentionMemory | tuple[State, ...] | None
-Parameters = tuple[nnx.State | None, Shared]  # of one layer alone, of all layers
+
+
+class Turns(NamedTuple):
+    """The layers of one step of the scan: their mechanisms repeat with the steps, a layer's place in one is its turn.
+
+    One of the two kinds of parameters is None.
+
+    Args:
+        mechanisms: of each turn.
+        separate: parameters of single layers, leaves [steps, turns, ...].
+        shared: parameters of all layers.
+        unroll: steps that are compiled in a row.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    separate: nnx.State | None
+    shared: nnx.State | None
+    unroll: int
 
 
 class Stack(nnx.Module):
@@ -85,7 +93,7 @@ class Stack(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.config, self.first = config, first
-        self.position_bias: LogitTerms | None = make_position_bias(config, causal, rngs)
+        self.position_bias = make_position_bias(config, causal, rngs)
         self.learned = make_learned(config, config.mechanisms[0], is_shared=True, rngs=rngs)
         make = functools.partial(Layer, config, sub_layers=sub_layers)
         self.layers: Any = (
@@ -97,129 +105,29 @@ class Stack(nnx.Module):
         """Gives each layer arrays that are its alone, in place of a share of stacked ones (inference_layout.py)."""
         self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
-        """The last layer's output; arguments as of `context`.
-
-        Recurrent layers begin with the first states that the other sequence brings, where it brings some.
-        """
-        context = self.context(segments_BL, positions_BL, **options)
-        if self.config.stack == 'plain' or self.is_separate:
-            return self.run(x_BLD, context, first_memory(options.get('other')))[0]
-        read = {name: getattr(context, name) for name in DIFFERENTIABLE}
-        nothing: dict[str, Any] = dict.fromkeys(DIFFERENTIABLE)
-        return reversible(*self.reversible_parts(**read), context._replace(**nothing), x_BLD)
-
-    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
-        """The last layer's output, and what all layers computed on the way; arguments as of `context`.
-
-        A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
-        """
-        context, memory = self.context(segments_BL, positions_BL, **options), first_memory(options.get('other'))
-        x_BLD, handed_out = self.run(x_BLD, context, memory, is_tapped=True)
-        assert handed_out.tap is not None
-        return x_BLD, taps_of(handed_out.tap, x_BLD.dtype)
-
-    def with_states(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any
-    ) -> tuple[Array, StateMemory]:
-        """The last layer's output, and the states of recurrent layers after it; arguments as of `context`."""
-        context, memory = self.context(segments_BL, positions_BL, **options), empty_states(self.config, len(x_BLD))
-        x_BLD, handed_out = self.run(x_BLD, context, memory)
-        return x_BLD, memory.after(handed_out.kept, segments_BL)
-
-    def continued(
-        self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
-    ) -> tuple[Array, AnyMemory, Told]:
-        """The last layer's output for the segment after `memory`, the memory after it, and what all layers told.
-
-        Of a plain stack alone.
-        """
-        positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
-        context = Context(segments_BL, positions_BL, rng, **self.shared_terms())
-        memory = jax.lax.stop_gradient(memory)
-        x_BLD, handed_out = self.run(x_BLD, context, memory)
-        return x_BLD, memory.after(handed_out.kept, segments_BL), over_layers(handed_out.told)
-
-    def context(
-        self,
-        segments_BL: Array,
-        positions_BL: Array,
-        *,
-        rng: Array | None = None,
-        mechanism_rng: Array | None = None,
-        is_global_BL: Array | None = None,
-        other: OtherSequence | None = None,
-    ) -> Context:
-        """What all layers read.
+    def __call__(self, x_BLD: Array, context: Context) -> Array:
+        """The last layer's output.
 
         Args:
-            segments_BL: 0 = padding, 1, 2, ... = packed examples.
-            positions_BL: of the tokens in their texts.
-            rng: a key, or one a row; turns dropout on. Layer i draws from it, from `mechanism_rng` and from i.
-            mechanism_rng: a key for mechanisms that draw at random.
-            is_global_BL: tokens with global attention.
-            other: what cross-attention reads.
+            x_BLD: the embedded tokens.
+            context: what all layers read. Layer i draws from its `rng` and `mechanism_rng` and from i. Recurrent layers
+                begin with the first states that the other sequence brings, where it brings some.
         """
-        context = Context(
-            segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **self.shared_terms(positions_BL)
-        )
-        if other is None:
-            return context
-        return context._replace(
-            other_BMD=other.states_BMD, other_segments_BM=other.segments_BM, other_positions_BM=other.positions_BM
-        )
-
-    def parameter_layers(self) -> tuple[Layer, ...]:
-        """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
-        if self.is_separate:
-            return tuple(self.layers)
-        if not self.config.is_stacked:
-            return (self.layers,)
-        graph, stacked = nnx.split(self.layers)
-        count = len(set(self.config.layer_numbers))
-        return tuple(
-            nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], stacked)) for number in range(count)
-        )
-
-    def shared_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:
-        """The fields of `Context` that all layers share: terms of the logits, and what their mechanism learns for all.
-
-        Args:
-            positions_BL: of the tokens in their texts; the places in the row by default.
-        """
-        terms = {} if self.position_bias is None else self.position_bias.logit_terms(positions_BL)
-        return terms | {'learned': learned_arrays(self.learned, None)}
+        context = context.with_terms(self.terms(context.positions_BL))
+        if self.config.stack == 'reversible' and not self.is_separate:
+            return reversible(*self.reversible_parts(context), x_BLD)
+        return self.run(x_BLD, context, first_memory(context.other))[0]
 
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
     ) -> tuple[Array, HandedOut]:
-        """The last layer's output, and what all layers hand out, with a leading N."""
+        """The last layer's output, and what all layers hand out, with a leading N; the context has its terms."""
         streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
-        walk = self.walk if self.is_separate else self.scan
-        streams, handed_out = walk(streams, context, memory, is_tapped)
-        return end(streams, x_BLD.dtype), handed_out
-
-    def walk(
-        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
-    ) -> tuple[Streams, HandedOut]:
-        """As `run`, one separate layer after another in a program that grows with their number."""
-        layers, each = self.parameter_layers(), []
-        for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
-            of_layers = None if memory is None else memory.by_layer()
-            before = before_layer(memory, jax.tree.map(lambda leaf, number=number: leaf[number], of_layers))
-            layer = layers[self.config.layer_numbers[number]]
-            call = LayerCall(mechanism, context, is_tapped)
-            streams, handed = call.run(layer, self.first + number, before, streams)
-            each.append(handed)
-        return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-
-    def scan(
-        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
-    ) -> tuple[Streams, HandedOut]:
-        """As `run`, under one scan over layers."""
-        graph, _ = nnx.split(self.layers)
-        mechanisms, (separate, shared), unroll = self.turns()
-        calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in mechanisms]
+        if self.is_separate:
+            streams, handed_out = self.walk(streams, context, memory, is_tapped)
+            return end(streams, x_BLD.dtype), handed_out
+        graph, turns = nnx.split(self.layers)[0], self.turns()
+        calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
         numbers = (self.first + jnp.arange(self.config.layers)).reshape(-1, len(calls))
         of_layers = None if memory is None else memory.by_layer()
@@ -229,20 +137,80 @@ class Stack(nnx.Module):
             separate, numbers, of_layers = layers
             each = []
             for turn, call in enumerate(calls):
-                before = before_layer(memory, turn_of(of_layers, turn))
-                parameters = shared if separate is None else turn_of(separate, turn)
+                before = None if memory is None else memory.of_layer(part_of(of_layers, turn))
+                parameters = turns.shared if separate is None else part_of(separate, turn)
                 streams, handed = call(parameters, numbers[turn], before, streams)
                 each.append(handed)
             return streams, each
 
-        streams, each = jax.lax.scan(step, streams, (separate, numbers, of_layers), unroll=unroll)
-        return streams, jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
+        streams, each = jax.lax.scan(step, streams, (turns.separate, numbers, of_layers), unroll=turns.unroll)
+        handed_out = jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
+        return end(streams, x_BLD.dtype), handed_out
 
-    def turns(self) -> tuple[tuple[Mechanism, ...], tuple[nnx.State | None, nnx.State | None], int]:
-        """(Mechanisms of one scan step, (parameters [steps, turns, ...], shared parameters), steps to unroll).
+    def walk(
+        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
+    ) -> tuple[Streams, HandedOut]:
+        """The layers one after another, of separate arrays, in a program that grows with their number."""
+        layers, each = self.parameter_layers(), []
+        for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
+            before = None if memory is None else memory.of_layer(part_of(memory.by_layer(), number))
+            graph, parameters = nnx.split(layers[self.config.layer_numbers[number]])
+            call = LayerCall(mechanism, context, is_tapped, graph)
+            streams, handed = call.apply(parameters, self.first + number, before, streams)
+            each.append(handed)
+        return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
-        A turn is a layer's place within a step of the scan. One of the two kinds of parameters is None.
+    def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
+        """The last layer's output, and what all layers computed on the way.
+
+        A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
         """
+        context = context.with_terms(self.terms(context.positions_BL))
+        x_BLD, handed_out = self.run(x_BLD, context, first_memory(context.other), is_tapped=True)
+        assert handed_out.tap is not None
+        return x_BLD, taps_of(handed_out.tap, x_BLD.dtype)
+
+    def with_states(self, x_BLD: Array, context: Context) -> tuple[Array, StateMemory]:
+        """The last layer's output, and the states of recurrent layers after it."""
+        context = context.with_terms(self.terms(context.positions_BL))
+        memory = empty_states(self.config, len(x_BLD))
+        x_BLD, handed_out = self.run(x_BLD, context, memory)
+        return x_BLD, memory.after(handed_out.kept, context.segments_BL)
+
+    def continued(
+        self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+    ) -> tuple[Array, AnyMemory, Told]:
+        """The last layer's output for the segment after `memory`, the memory after it, and what all layers told.
+
+        Of a plain stack alone.
+        """
+        positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
+        context = Context(segments_BL, positions_BL, rng).with_terms(self.terms())
+        memory = jax.lax.stop_gradient(memory)
+        x_BLD, handed_out = self.run(x_BLD, context, memory)
+        return x_BLD, memory.after(handed_out.kept, segments_BL), over_layers(handed_out.told)
+
+    def terms(self, positions_BL: Array | None = None) -> Terms:
+        """What all layers share: terms of the logits, and what their mechanism learns for all.
+
+        Args:
+            positions_BL: of the tokens in their texts; the places in the row by default.
+        """
+        terms = Terms() if self.position_bias is None else self.position_bias.terms(positions_BL)
+        return terms._replace(learned=learned_arrays(self.learned, None))
+
+    def parameter_layers(self) -> tuple[Layer, ...]:
+        """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
+        if self.is_separate:
+            return tuple(self.layers)
+        if not self.config.is_stacked:
+            return (self.layers,)
+        graph, stacked = nnx.split(self.layers)
+        count = len(set(self.config.layer_numbers))
+        return tuple(nnx.merge(graph, part_of(stacked, number)) for number in range(count))
+
+    def turns(self) -> Turns:
+        """What a scan over the layers reads."""
         config = self.config
         mechanisms = layer_mechanisms(config, self.first)
         mechanisms = mechanisms[: period(mechanisms)]
@@ -250,68 +218,74 @@ class Stack(nnx.Module):
         unroll = max(1, min(config.scan_unroll // count, config.layers // count))
         parameters = nnx.state(self.layers)
         if not config.is_stacked:
-            return mechanisms, (None, parameters), unroll
+            return Turns(mechanisms, None, parameters, unroll)
         if config.sharing == 'all':  # groups: each layer gets a copy of its group's, their gradients are summed
             numbers = np.asarray(config.layer_numbers)
             parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
-        return (
-            mechanisms,
-            (jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters), None),
-            unroll,
-        )
+        separate = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters)
+        return Turns(mechanisms, separate, None, unroll)
 
-    def reversible_parts(self, **read: Any) -> tuple[Plan, nnx.State | None, Shared]:
-        """The first arguments of the functions of models/reversible.py, for layers that read these fields."""
-        graph, _ = nnx.split(self.layers)
-        mechanisms, (separate, shared), unroll = self.turns()
+    def reversible_parts(self, context: Context) -> tuple[Plan, nnx.State | None, Shared, Context]:
+        """The first arguments of the functions of models/reversible.py."""
+        graph, turns = nnx.split(self.layers)[0], self.turns()
         branches = tuple(
             tuple(functools.partial(layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
-            for mechanism in mechanisms
+            for mechanism in turns.mechanisms
         )
-        return Plan(branches, self.config.layers, unroll), separate, Shared(shared, read)
+        plan = Plan(branches, self.config.layers, turns.unroll)
+        terms, other_BMD = Terms(context.bias, context.distance_biases, context.learned), None
+        nothing: Any = None
+        context = context.with_terms(Terms())
+        if context.other is not None:
+            other_BMD = context.other.states_BMD
+            context = context._replace(other=context.other._replace(states_BMD=nothing, first_BNU=None))
+        return plan, turns.separate, Shared(turns.shared, terms, other_BMD), context
 
 
 class LayerCall(NamedTuple):
-    """How a layer of a plain stack is called, or one of a reversible stack without its inversion."""
+    """How a layer is called: its graph, its mechanism, and what all layers read."""
 
     mechanism: Mechanism
     context: Context
     is_tapped: bool
-    graph: Any = None  # of layers that are given as parameters
+    graph: Any
 
     def apply(
-        self, parameters: Any, number: Int[Array, ''], memory: BeforeLayer, streams: Streams
+        self, parameters: Any, number: Array | int, memory: BeforeLayer, streams: Streams
     ) -> tuple[Streams, HandedOut]:
-        """`run` of a layer with these parameters."""
-        return self.run(nnx.merge(self.graph, parameters), number, memory, streams)
-
-    def run(
-        self, layer: Layer, number: Array | int, memory: BeforeLayer, streams: Streams
-    ) -> tuple[Streams, HandedOut]:
-        """The streams after layer `number`, and what it hands out."""
-        read, context = streams[0], self.context.of_layer(number, memory)
-        streams, operands = layer.run(streams, context, self.mechanism)
+        """The streams after layer `number` with these parameters, and what it hands out."""
+        layer: Layer = nnx.merge(self.graph, parameters)
+        context = self.context.of_layer(number, memory)
+        after, operands = layer.run(streams, context, self.mechanism)
         kept: Any = operands.pop(RECURRENT.name, None)
         told: Told = {}
-        if isinstance(memory, LayerMemory | CompressedLayerMemory):
-            kept, told = layer.remembered(read, context, self.mechanism)
-        tap = (streams, operands) if self.is_tapped else None
-        return streams, HandedOut(None if memory is None else kept, tap, told)
+        if isinstance(memory, AttentionMemory):
+            kept, told = layer.remembered(streams[0], context, self.mechanism)
+        tap = (after, operands) if self.is_tapped else None
+        return after, HandedOut(None if memory is None else kept, tap, told)
 
 
 def layer_branch(
     graph: nnx.GraphDef,
     mechanism: Mechanism,
     sub: SubLayer,
-    parameters: Parameters,
+    parameters: tuple[nnx.State | None, Shared],
     context: Context,
-    number: Int[Array, ''],
+    number: Array,
     x_BLD: Array,
 ) -> Array:
     """What a sub-layer of layer `number` adds: a branch of a reversible layer."""
-    separate, shared = parameters
-    layer = nnx.merge(graph, shared.layer if separate is None else separate)
-    return layer.added(sub, x_BLD, context._replace(**shared.read).of_layer(number), mechanism)
+    separate, read = parameters
+    context = context.with_terms(read.terms)
+    if context.other is not None:
+        context = context._replace(other=context.other._replace(states_BMD=read.other_BMD))
+    layer = nnx.merge(graph, read.layer if separate is None else separate)
+    return layer.added(sub, x_BLD, context.of_layer(number), mechanism)
+
+
+def part_of(arrays: Any, number: int) -> Any:
+    """One layer's part of arrays that have an axis of layers in front."""
+    return jax.tree.map(lambda leaf: leaf[number], arrays)
 
 
 def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ...]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.attention import AttentionOperands
+from efficient_attention.modules.projections import AttentionOperands
 from efficient_attention.modules.sub_layer import Streams, end
 
 # A layer's streams and its attentions' operands, by their names.
@@ -19,8 +19,8 @@ class Taps(NamedTuple):
     """Of all N layers of a stack, along a leading axis of each array.
 
     The weights of layer i's attention are `attention_weights(query[i], key[i], mechanism, ...)` with the mechanism of
-    `layer_mechanisms` and, where the model has them, the `options` of its operands, such as `relative[i]`, the bias of
-    `Stack.shared_terms` and segments.
+    `layer_mechanisms` and, where the model has them, what its operands hold besides, such as `relative[i]`, the bias of
+    `Stack.terms` and segments.
 
     Args:
         outputs: of each layer; of a reversible stack, the mean of its two streams after the layer.

@@ -1,6 +1,6 @@
 """A language model of both directions: each token from those before it, and from those behind it (ELMo)."""
 
-from typing import Any
+from typing import Unpack
 
 from flax import nnx
 from jax import Array
@@ -9,7 +9,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import OutputHead, make_head
 from efficient_attention.models.directions import direction_config
 from efficient_attention.models.embeddings import Embeddings
-from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.encoder import Encoder, EncoderOptions
 
 
 class TwoWayLanguageModel(nnx.Module):
@@ -25,9 +25,9 @@ class TwoWayLanguageModel(nnx.Module):
         """Those of both directions."""
         return self.encoder.embeddings
 
-    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+    def hidden(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> Array:
         """The vectors [B, L, D]: the first half at t depends on tokens 0 ... t, the second on tokens t ... L - 1."""
-        return self.encoder(tokens_BL, segments_BL, **options)
+        return self.encoder(tokens_BL, segments_BL, **read)
 
     def logits(self, hidden_BLE: Array) -> Array:
         """float32 [B, L, V] from one direction's half of the vectors, of what comes next in it."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,6 +11,7 @@ from jax import Array
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
+from efficient_attention.modules.context import Context
 from efficient_attention.modules.sub_layer import ATTENTION, FEED_FORWARD, SubLayer
 
 
@@ -71,20 +72,16 @@ class UnevenStack(nnx.Module):
             [Stack(own, sub_layers=subs, first=first, rngs=rngs) for own, subs, first in stretches(config)]
         )
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
-        """The last layer's output; arguments as of `Stack.context`."""
+    def __call__(self, x_BLD: Array, context: Context) -> Array:
+        """The last layer's output; arguments as of `Stack`."""
         for stack in self.stretches:
-            x_BLD = stack(x_BLD, segments_BL, positions_BL, **options)
+            x_BLD = stack(x_BLD, context)
         return x_BLD
 
-    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
+    def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
         """The last layer's output, and the outputs of all layers; their heads differ, so nothing of attention."""
         outputs = []
         for stack in self.stretches:
-            x_BLD, taps = stack.tapped(x_BLD, segments_BL, positions_BL, **options)
+            x_BLD, taps = stack.tapped(x_BLD, context)
             outputs.append(taps.outputs_NBLD)
         return x_BLD, Taps(jnp.concatenate(outputs), {})
-
-    def logit_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """What positions add to the logits: nothing."""
-        return {}

@@ -1,81 +1,37 @@
-"""The attention sub-layer: projections, one call into `attend`, the output projection."""
+"""Self-attention: projections, one call into `attend`, the output projection."""
 
+import dataclasses
 import math
-from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend
+from efficient_attention.attention.attend import attend_with
+from efficient_attention.attention.cache import Cache, decode
+from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.attention.features.fixed_sums import FixedSums
-from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Window
-from efficient_attention.attention.relative import Relative
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, LayerMemory, OtherSequence, fold
+from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.distances import DistanceTerm
-from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
+from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
 from efficient_attention.modules.learned import learned_arrays, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
-from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
-from efficient_attention.modules.scores import Additive, Centres, General, Location
-
-CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
-DRAW_STREAM = 0x64726177  # folded into a layer's key of dropout for what a mechanism draws in training alone
+from efficient_attention.modules.projections import DRAW_STREAM, AttentionOperands, Projections
 
 
-class AttentionOperands(NamedTuple):
-    """What an attention's weights come from, as `attention_weights` takes it."""
+class Attention(Projections):
+    """Multi-head self-attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2)."""
 
-    query_BLHK: Array
-    key_BMHK: Array
-    relative: Relative | None = None
-    additive_HK: Array | None = None
-    centres_BLH: Array | None = None
-    # log-probabilities of the keys that queries drew, in training
-    drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # of a self-attention; weights do not depend on it
-    learned: dict[str, Array] | None = None  # by name
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What stands beside queries and keys, as keyword arguments of `attend` and `attention_weights`."""
-        found = {'relative': self.relative, 'additive': self.additive_HK, 'centres': self.centres_BLH}
-        return found | {'learned': self.learned}
-
-
-class Attention(nnx.Module):
-    """Multi-head attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2).
-
-    It reads its input, or with `is_cross` another sequence, by `cross_attention` and without positions.
-    """
-
-    def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
-        inner, use_bias = config.heads * config.head_width, config.attention_bias
-        self.config = config
-        mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
-        has_query = mechanism.reads_queries
-        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_query else None
-        if self.query is not None and config.kernel_init == 'fan_in' and not config.scaled_logits:
-            self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
-        has_key = (is_cross or not config.shared_qk) and config.score != 'location' and mechanism.reads_keys
-        self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
-        self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
-        self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
-        has_global, has_distances = config.global_tokens and not is_cross, config.relative == 'transformer_xl'
-        self.global_projections = GlobalProjections(config, rngs=rngs) if has_global else None
-        self.distances = DistanceTerm(config, rngs=rngs) if has_distances and not is_cross else None
-        self.general = General(config, rngs=rngs) if config.score == 'general' else None
-        self.additive = Additive(config, rngs=rngs) if config.score == 'additive' else None
-        self.location = Location(config, rngs=rngs) if config.score == 'location' else None
-        has_centres = is_cross and config.cross_mechanism.needs_centres
-        self.centres = Centres(config, rngs=rngs) if has_centres else None
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+        self.config, mechanism = config, config.mechanisms[0]
+        self.make_projections(mechanism, has_key=not config.shared_qk, rngs=rngs)
+        self.global_projections = GlobalProjections(config, rngs=rngs) if config.global_tokens else None
+        self.distances = DistanceTerm(config, rngs=rngs) if config.relative == 'transformer_xl' else None
+        self.make_scores(rngs)
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
@@ -86,12 +42,15 @@ class Attention(nnx.Module):
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
-        **context: Any,
+        rng: Array | None = None,
+        mechanism_rng: Array | None = None,
+        is_global_BL: Array | None = None,
     ) -> Array:
-        """The output of `self_attention`; the other arguments are the fields of its `Context`."""
-        return self.self_attention(x_BLD, Context(segments_BL, positions_BL, **context), mechanism)[0]
+        """The output of `run`; arguments as of `Context`, by default with the config's first mechanism."""
+        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL)
+        return self.run(x_BLD, context, mechanism)[0]
 
-    def self_attention(
+    def run(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Array, AttentionOperands]:
         """Attends within segments, to the memory too; also returns the queries and keys, as they were compared.
@@ -104,38 +63,61 @@ class Attention(nnx.Module):
         """
         config, segments_BL, memory = self.config, context.segments_BL, context.memory
         assert memory is None or isinstance(memory, LayerMemory)
-        mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
+        mechanism = config.mechanisms[0] if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
-        draws = fold(context.rng, DRAW_STREAM) if mechanism.has_training_noise else context.mechanism_rng
-        options = self.options(context.rng) | {'rng': draws}
+        draws = fold(context.rng, DRAW_STREAM) if mechanism.draws.noise else context.mechanism_rng
+        options = dataclasses.replace(self.options(context.rng), rng=draws)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together')
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
             return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
-        options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
+        options = dataclasses.replace(options, bias=context.bias, query_segments=segments_BL, key_segments=segments_BL)
         if memory is not None:
-            options |= memory.options(segments_BL)
+            options = memory.before(options, segments_BL)
             mechanism = same_length(mechanism, memory) if config.same_length else mechanism
-        relative = None
-        if self.distances is not None:
-            q_BLHK, relative = self.distances(q_BLHK, k_BMHK.shape[1], context.distance_biases)
-        learned = learned_arrays(self.learned, context.learned)
-        operands = AttentionOperands(
-            q_BLHK, k_BMHK, relative, self.additive_vector(), value_BMHK=v_BMHK, learned=learned
-        )
-        out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, **operands.options, **options)
+        operands = self.operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])
+        q_BLHK = operands.query_BLHK
+        out_BLHK, _ = attend_with(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.beside(options))
         return self.join_heads(out_BLHK), operands
 
-    def options(self, rng: Array | None) -> dict[str, Any]:
-        """The keyword arguments of `attend` that follow from the config; `rng` turns dropout of the weights on."""
-        rate = 0.0 if rng is None else self.config.attention_dropout_rate
-        return {'dropout_rate': rate, 'dropout_rng': rng, 'backend': self.config.attention_backend}
+    def go_on(
+        self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
+    ) -> tuple[Array, Cache, AttentionOperands]:
+        """`run` for new tokens, which read those in the cache and themselves; also the cache with them.
 
-    def additive_vector(self) -> Array | None:
-        """v [H, K] of additive scores; None of others."""
-        return None if self.additive is None else self.additive()
+        Args:
+            x_BnD: the input.
+            context: its positions are places in the text; without dropout and memory.
+            spec: what the cache was made for.
+            cache: of all tokens before.
+        """
+        query, key, value = self.project(x_BnD, context.positions_BL, spec.mechanism)
+        distances = spec.mechanism.keys_back(spec.max_length) if self.distances is not None else 0
+        operands = self.operands(query, key, None, context, distances=distances)
+        new = NewTokens(operands.query_BLHK, key, value, context.positions_BL, context.segments_BL)
+        out_BnHK, cache = decode(
+            spec,
+            cache,
+            new,
+            bias=context.bias,
+            relative=operands.relative,
+            additive=operands.additive_HK,
+            learned=operands.learned,
+        )
+        return self.join_heads(out_BnHK), cache, operands
+
+    def operands(
+        self, q_BLHK: Array, k_BMHK: Array, v_BMHK: Array | None, context: Context, *, distances: int
+    ) -> AttentionOperands:
+        """Queries, keys and values as they are compared, with what goes beside them."""
+        relative = None
+        if self.distances is not None:
+            q_BLHK, relative = self.distances(q_BLHK, distances, context.distance_biases)
+        learned = learned_arrays(self.learned, context.learned)
+        additive_HK = self.additive_vector()
+        return AttentionOperands(q_BLHK, k_BMHK, relative, additive_HK, value_BMHK=v_BMHK, learned=learned)
 
     def global_tokens(self, x_BLD: Array, is_global_BL: Array) -> GlobalTokens:
         """The global tokens through their projections; raises ValueError where the config has none."""
@@ -143,85 +125,6 @@ class Attention(nnx.Module):
             raise ValueError('is_global needs model.global_tokens, the most global tokens of a row, above 0')
         q_BLHK, k_BLHK, v_BLHK = (self.split_heads(x_BLI) for x_BLI in self.global_projections(x_BLD))
         return GlobalTokens(is_global_BL, q_BLHK, k_BLHK, v_BLHK, self.config.global_tokens)
-
-    def cross(self, x_BLD: Array, context: Context, other: OtherSequence) -> tuple[Array, AttentionOperands]:
-        """Attends to another sequence, within segments; also returns the queries and keys.
-
-        `context.rng` turns dropout of the weights on; `context.mechanism_rng` is the layer's.
-        """
-        q_BLHK, keys = self.cross_query(x_BLD), self.cross_keys(other)
-        mechanism = self.config.cross_mechanism
-        options = self.options(context.rng) | cross_options(mechanism, context, other)
-        operands = self.cross_operands(x_BLD, q_BLHK, keys.key)
-        options |= operands.options
-        if mechanism.draws_in_training and context.rng is not None:
-            options['rng'] = fold(context.rng, DRAW_STREAM)
-            out_BLHK, drawn_BHL = attend(q_BLHK, keys.key, keys.value, mechanism, return_lse=True, **options)
-            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
-        out_BLHK = attend(q_BLHK, keys.key, keys.value, mechanism, **options)
-        return self.join_heads(out_BLHK), operands
-
-    def cross_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
-        """Queries and keys of another sequence with what goes beside them."""
-        centres_BLH = None if self.centres is None else self.centres(x_BLD)
-        learned = learned_arrays(self.learned, None)
-        return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH, learned=learned)
-
-    def cross_query(self, x_BLD: Array) -> Array:
-        """The queries [B, L, H, K] to another sequence, without positions."""
-        q_BLHK = self.general_query(self.split_heads(of_module(self.query)(x_BLD)))
-        return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
-
-    def general_query(self, q_BLHK: Array) -> Array:
-        """The queries as they meet keys: those of 'general' scores times their matrix, others as they are."""
-        return q_BLHK if self.general is None else self.general(q_BLHK)
-
-    def cross_keys(self, other: OtherSequence) -> KeySequence:
-        """The keys and values [B, M, H, K] of another sequence, without positions."""
-        key_BMHK = self.keys_of(other.states_BMD, other.positions_BM)
-        assert key_BMHK is not None
-        value_BMHK = self.split_heads(self.value(other.states_BMD))
-        return KeySequence(key_BMHK, value_BMHK, other.segments_BM, other.positions_BM)
-
-    def keys_of(self, read_BMD: Array, positions_BM: Array | None) -> Array | None:
-        """The keys [B, M, H, K] of what is read or of its positions, by default 0, 1, ...; None if queries are keys."""
-        if self.location is not None:
-            if positions_BM is None:
-                positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
-            return self.split_heads(self.location(positions_BM))
-        return None if self.key is None else self.split_heads(self.key(read_BMD))
-
-    def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
-        """What decoding keeps of another sequence, computed once; `mechanism_rng` is the layer's."""
-        mechanism, learned = self.config.cross_mechanism, learned_arrays(self.learned, None)
-        return fix_keys(mechanism, self.cross_keys(other), cross_rng(mechanism_rng), learned)
-
-    def read_fixed(
-        self,
-        x_BLD: Array,
-        segments_BL: Array,
-        positions_BL: Array,
-        fixed: FixedKeys | FixedSums,
-        rng: Array | None = None,
-    ) -> tuple[Array, AttentionOperands | None]:
-        """`cross` from what `fixed_keys` gave, for as many rows or a multiple of them.
-
-        Also the queries and keys; None where sums are all that is left of the keys. `rng` turns dropout of the weights
-        on.
-        """
-        q_BLHK, config = self.cross_query(x_BLD), self.config
-        keys = None if isinstance(fixed, FixedSums) else fixed.key_BGMK.swapaxes(1, 2)
-        operands = None if keys is None else self.cross_operands(x_BLD, q_BLHK, keys)
-        centres_BLH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
-        new = NewQueries(q_BLHK, segments_BL, positions_BL, centres_BLH)
-        options = self.options(rng) | {'additive': additive_HK, 'learned': learned_arrays(self.learned, None)}
-        if config.cross_mechanism.draws_in_training and rng is not None:
-            assert operands is not None
-            options['rng'] = fold(rng, DRAW_STREAM)
-            out_BLHK, drawn_BHL = attend_fixed(config.cross_mechanism, fixed, new, return_lse=True, **options)
-            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
-        out_BLHK = attend_fixed(config.cross_mechanism, fixed, new, **options)
-        return self.join_heads(out_BLHK), operands
 
     def project(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
@@ -245,51 +148,21 @@ class Attention(nnx.Module):
         `places` are the positions of both, by which the config may rotate them; without any, contents alone count.
         """
         v_BMHK = self.split_heads(self.value(read_BMD))
-        if not mechanism.reads_keys:  # vectors in the places of those that nothing compares
+        if not mechanism.reads.keys:  # vectors in the places of those that nothing compares
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
-        q_BLHK = self.general_query(self.split_heads(of_module(self.query)(x_BLD)))
+        q_BLHK = self.query_of(x_BLD)
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
         if k_BMHK is None:
-            k_BMHK = q_BLHK if read_BMD is x_BLD else self.split_heads(of_module(self.query)(read_BMD))
+            assert self.query is not None
+            k_BMHK = q_BLHK if read_BMD is x_BLD else self.split_heads(self.query(read_BMD))
         if self.config.rotary and places is not None:
             is_one = k_BMHK is q_BLHK
             q_BLHK = rotate(q_BLHK, places[0])
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
-        if not has_keys and not mechanism.normalises_keys:
+        if not has_keys and not mechanism.needs.shared_qk:
             k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
-
-    def join_heads(self, out_BLHK: Array) -> Array:
-        """The output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
-        return spread(self.out(jax.lax.collapse(spread(out_BLHK, 'BLHK'), 2)), 'BLD')
-
-    def split_heads(self, x_BLI: Array) -> Array:
-        """[B, L, H x K] -> [B, L, H, K]."""
-        return spread(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
-
-
-def of_module(query: Any) -> Any:
-    """The projection of queries, where the mechanism reads them."""
-    assert query is not None
-    return query
-
-
-def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) -> dict[str, Any]:
-    """The keyword arguments of `attend` that say which token of a layer's input reads which of another sequence.
-
-    Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
-    """
-    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng) if mechanism.needs_rng else None}
-    options |= {'query_segments': context.segments_BL, 'key_segments': other.segments_BM}
-    if mechanism.compares_positions:
-        options |= {'query_positions': context.positions_BL, 'key_positions': other.positions_BM}
-    return options
-
-
-def cross_rng(mechanism_rng: Array | None) -> Array | None:
-    """The key of what a layer's cross-attention draws, apart from what its self-attention draws."""
-    return fold(mechanism_rng, CROSS_STREAM)
 
 
 def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
@@ -301,20 +174,6 @@ def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
     if not length:
         return mechanism
     return mechanism.within(Window(length - 1))
-
-
-class GlobalProjections(nnx.Module):
-    """The query, key and value projections of global tokens (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
-
-    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
-        inner, use_bias = config.heads * config.head_width, config.attention_bias
-        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
-        self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
-        self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
-
-    def __call__(self, x_BLD: Array) -> tuple[Array, Array, Array]:
-        """Query, key and value [B, L, H x K]."""
-        return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
 def keys_of_queries(q_BLHK: Array) -> Array:

@@ -1,15 +1,16 @@
 """Compression of what leaves a layer's memory, and the loss that trains it (Rae et al. 2019, arXiv 1911.05507)."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend
+from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import LayerMemory
@@ -17,6 +18,9 @@ from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import linear
 
 Module = TypeVar('Module', bound=nnx.Module)
+# Losses of the layers themselves: named float32 sums over rows and tokens, which add over devices and layers.
+Told = dict[str, Array]
+RECONSTRUCTION = 'reconstruction'
 
 
 def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
@@ -81,9 +85,13 @@ def reconstruction_error(
 
     def read(slots: LayerMemory) -> Array:
         operands = attention.compared(x_BLD, slots.states_BMD.astype(x_BLD.dtype), mechanism)
-        options: dict[str, Any] = {'query_segments': segments_BL, 'key_segments': slots.segments_BM}
-        options |= {'additive': attention.additive_vector(), 'backend': attention.config.attention_backend}
-        return attend(*operands, mechanism.everywhere(), **options)
+        options = Options(
+            query_segments=segments_BL,
+            key_segments=slots.segments_BM,
+            additive=attention.additive_vector(),
+            backend=attention.config.attention_backend,
+        )
+        return attend_with(*operands, mechanism.everywhere(), options)[0]
 
     difference_BLHK = read(leaving).astype(jnp.float32) - read(compressed).astype(jnp.float32)
     return jnp.square(difference_BLHK).mean(axis=(2, 3)).sum()
@@ -93,3 +101,14 @@ def held(module: Module) -> Module:
     """The module with parameters into which no gradient flows."""
     graph, parameters = nnx.split(module)
     return nnx.merge(graph, jax.lax.stop_gradient(parameters))
+
+
+def told_losses(config: LayerConfig) -> dict[str, float]:
+    """The losses that layers tell while they go on from a memory, each with its factor; their weights are tokens."""
+    is_told = config.compressed_length > 0 and config.reconstruction_weight > 0.0
+    return {RECONSTRUCTION: config.reconstruction_weight} if is_told else {}
+
+
+def over_layers(told: Told) -> Told:
+    """The sums over all layers, of which the first axis is."""
+    return {name: sums_N.sum(axis=0) for name, sums_N in told.items()}

@@ -1,5 +1,6 @@
 """A layer's inputs beside its vectors: segments, positions, keys, terms of the logits, memory, another sequence."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +9,24 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.modules.distances import Biases
-from efficient_attention.modules.sub_layer import SubLayer
+from efficient_attention.attention.request import Options
 from efficient_attention.recurrence.cell import States
 from efficient_attention.recurrence.recur import State
+
+
+class Biases(NamedTuple):
+    """u and v [H, K] of relative 'transformer_xl', added to the queries that meet contents and distances."""
+
+    content_HK: Array
+    distance_HK: Array
+
+
+class Terms(NamedTuple):
+    """What all layers of a stack read alike and get gradients of; the fields of this name of `Context`."""
+
+    bias: Any = None
+    distance_biases: Biases | None = None
+    learned: dict[str, Array] | None = None
 
 
 class LayerMemory(NamedTuple):
@@ -20,12 +35,14 @@ class LayerMemory(NamedTuple):
     states_BMD: Array
     segments_BM: Array
 
-    def options(self, segments_BL: Array) -> dict[str, Any]:
-        """The segments and places of queries and keys, as `attend` takes them."""
+    def before(self, options: Options, segments_BL: Array) -> Options:
+        """The options of `attend` for a segment's queries, whose keys are those of the memory and of the segment."""
         before, new = self.segments_BM.shape[1], segments_BL.shape[1]
         places = np.arange(before + new, dtype=np.int32)[None]
         key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
-        return {'key_segments': key_segments, 'query_positions': places[:, before:], 'key_positions': places}
+        return dataclasses.replace(
+            options, key_segments=key_segments, query_positions=places[:, before:], key_positions=places
+        )
 
 
 class CompressedLayerMemory(NamedTuple):
@@ -81,9 +98,7 @@ class Context(NamedTuple):
         learned: arrays that a mechanism learns and all layers share, by name.
         memory: what this layer read before: keys and values come from it and then from the input; rotary positions
             then count from its first token. Of a recurrent layer its states, one for each direction.
-        other_BMD: another sequence, which a cross-attention reads.
-        other_segments_BM: the segments of the other sequence.
-        other_positions_BM: the positions of its tokens in their texts, 0, 1, ... by default.
+        other: another sequence, which a cross-attention reads.
         state_rng: of dropout of the state, where `rng` is that of one position alone.
         product_BLX: the product of a recurrent sub-layer's input, where it does not come from the input alone.
     """
@@ -97,9 +112,7 @@ class Context(NamedTuple):
     distance_biases: Biases | None = None
     learned: dict[str, Array] | None = None
     memory: AttentionMemory | tuple[State, ...] | None = None
-    other_BMD: Array | None = None
-    other_segments_BM: Array | None = None
-    other_positions_BM: Array | None = None
+    other: OtherSequence | None = None
     state_rng: Array | None = None
     product_BLX: Array | None = None
 
@@ -109,11 +122,16 @@ class Context(NamedTuple):
         rng, mechanism_rng, state_rng = rngs
         return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)
 
-    def other(self, sub: SubLayer) -> OtherSequence:
-        """The other sequence, for the sub-layer that reads it; raises ValueError where the call brings none."""
-        if self.other_BMD is None or self.other_segments_BM is None:
-            raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
-        return OtherSequence(self.other_BMD, self.other_segments_BM, self.other_positions_BM)
+    def with_terms(self, terms: Terms) -> 'Context':
+        """The same with the terms that a stack adds."""
+        return self._replace(bias=terms.bias, distance_biases=terms.distance_biases, learned=terms.learned)
+
+
+def given(other: OtherSequence | None, reader: str) -> OtherSequence:
+    """The other sequence; raises ValueError where the call brings none to what reads it."""
+    if other is None:
+        raise ValueError(f'{reader} reads another sequence; give it as `other`')
+    return other
 
 
 def fold(rng: Array | None, number: int | Array) -> Array | None:

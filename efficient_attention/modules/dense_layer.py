@@ -16,8 +16,8 @@ from flax import nnx
 from jax import Array, lax
 from jaxtyping import Float
 
-from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.device_mesh import PARAMETERS, gathered, is_gathering, lay
+from efficient_attention.attention.devices import device_forms
 from efficient_attention.modules.input_squares import weighing_product
 from efficient_attention.modules.int8 import codes_of, int8_product, numbers_of, rounded, scale_of
 

@@ -1,7 +1,5 @@
 """Transformer-XL's relative attention: what a layer adds to its logits for the distance of query and key."""
 
-from typing import Any, NamedTuple
-
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -9,15 +7,9 @@ from jax import Array
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.relative import Relative
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.context import Biases, Terms
 from efficient_attention.modules.parameters import linear, weight_init
 from efficient_attention.modules.positions import sinusoid
-
-
-class Biases(NamedTuple):
-    """u and v [H, K], added to the queries that meet contents and distances."""
-
-    content_HK: Array
-    distance_HK: Array
 
 
 class DistanceBiases(nnx.Module):
@@ -32,9 +24,9 @@ class DistanceBiases(nnx.Module):
         """The biases u, of contents, and v, of distances."""
         return Biases(self.content[...], self.distance[...])
 
-    def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:  # noqa: ARG002  distances are the same anywhere
-        """u and v as an argument of `Attention`, whatever the positions (`LogitTerms` in models/position_bias.py)."""
-        return {'distance_biases': self()}
+    def terms(self, positions_BL: Array | None) -> Terms:  # noqa: ARG002  distances are the same anywhere
+        """u and v, whatever the positions, as of `PositionBias`."""
+        return Terms(distance_biases=self())
 
 
 class DistanceTerm(nnx.Module):

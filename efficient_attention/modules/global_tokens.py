@@ -6,18 +6,35 @@ code.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend
+from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.merge import merge
+from efficient_attention.attention.request import Options
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.parameters import linear
 
 NOBODY = 0  # the segment of padding, which no query reads
+
+
+class GlobalProjections(nnx.Module):
+    """The query, key and value projections of global tokens (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
+
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+        inner, use_bias = config.heads * config.head_width, config.attention_bias
+        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+
+    def __call__(self, x_BLD: Array) -> tuple[Array, Array, Array]:
+        """Query, key and value [B, L, H x K]."""
+        return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +55,7 @@ def attend_with_global(
     tokens: GlobalTokens,
     mechanism: Mechanism,
     segments_BL: Array,
-    options: dict[str, Any],
+    options: Options,
 ) -> Array:
     """Softmax over the pattern's pairs and those with a global token, each pair once: [B, L, H, K].
 
@@ -51,9 +68,9 @@ def attend_with_global(
         tokens: the global tokens.
         mechanism: a Softmax.
         segments_BL: as in `attend`.
-        options: keyword arguments of `attend`: dropout, keys, backend.
+        options: of `attend`: dropout, keys, backend.
     """
-    if not mechanism.merges:
+    if not mechanism.form.merges:
         raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
     tokens = dataclasses.replace(tokens, is_global_BL=tokens.is_global_BL & (segments_BL != 0))
     at_most = min(tokens.at_most, q_BLHK.shape[1])
@@ -63,19 +80,15 @@ def attend_with_global(
     others_BL = jnp.where(tokens.is_global_BL, NOBODY, segments_BL)
     first, second, third = (dropout_keys(options, number) for number in range(3))
 
-    local = attend(
-        q_BLHK, k_BLHK, v_BLHK, mechanism, query_segments=segments_BL, key_segments=others_BL, return_lse=True, **first
-    )
+    first = dataclasses.replace(first, query_segments=segments_BL, key_segments=others_BL, return_lse=True)
+    local = attend_with(q_BLHK, k_BLHK, v_BLHK, mechanism, first)
     k_BTHK, v_BTHK = pick(k_BLHK, places_BT), pick(v_BLHK, places_BT)
-    of_global = attend(
-        q_BLHK, k_BTHK, v_BTHK, Softmax(), query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True,
-        **second,
-    )  # fmt: skip
-    out_BLHK, _ = merge([local, of_global])
-    rows_BTHK = attend(
-        pick(tokens.query_BLHK, places_BT), tokens.key_BLHK, tokens.value_BLHK, Softmax(),
-        query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL, **third,
-    )  # fmt: skip
+    second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
+    of_global = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
+    out_BLHK, _ = merge([(out, lse) for out, lse in (local, of_global) if lse is not None])
+    third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
+    q_BTHK = pick(tokens.query_BLHK, places_BT)
+    rows_BTHK, _ = attend_with(q_BTHK, tokens.key_BLHK, tokens.value_BLHK, Softmax(), third)
     rank_BL = jnp.cumsum(tokens.is_global_BL, axis=1, dtype=jnp.int32) - 1
     global_BLHK = pick(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))
     out_BLHK = jnp.where(tokens.is_global_BL[..., None, None], global_BLHK, out_BLHK)
@@ -88,10 +101,10 @@ def pick(x_BLHK: Array, places_BT: Array) -> Array:
     return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
 
 
-def dropout_keys(options: dict[str, Any], number: int) -> dict[str, Any]:
+def dropout_keys(options: Options, number: int) -> Options:
     """The options of one of the calls, each with other dropout bits."""
-    rng = options.get('dropout_rng')
+    rng = options.dropout_rng
     if rng is None:
         return options
     fold = jax.random.fold_in if rng.ndim == 0 else jax.vmap(jax.random.fold_in, in_axes=(0, None))
-    return options | {'dropout_rng': fold(rng, number)}
+    return dataclasses.replace(options, dropout_rng=fold(rng, number))

@@ -13,7 +13,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int8
 
-from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.devices import device_forms
 
 HALF_RANGE = 127.5
 SMALLEST = 1e-12  # scale of what is all zeros

@@ -1,27 +1,42 @@
 """One layer: a list of sub-layers, each with its residual, norm and dropout."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.cache import Cache
+from efficient_attention.attention.cache_spec import CacheSpec
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.attention.features.fixed_sums import FixedSums
+from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import Attention, AttentionOperands
-from efficient_attention.modules.compression import compress, held, make_compressor, reconstruction_error
-from efficient_attention.modules.constant import Constant
-from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, fold
+from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.compression import (
+    RECONSTRUCTION,
+    Told,
+    compress,
+    held,
+    make_compressor,
+    reconstruction_error,
+)
+from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, OtherSequence, fold
+from efficient_attention.modules.cross_attention import CrossAttention
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
+from efficient_attention.modules.projections import AttentionOperands
 from efficient_attention.modules.recurrent import Recurrent
-from efficient_attention.modules.sub_layer import MEMORY, OTHER, Streams, SubLayer, advance, sub_layers_of
-from efficient_attention.modules.told import RECONSTRUCTION, Told
+from efficient_attention.modules.sub_layer import FIXED, GROWING, MEMORY, OTHER, Streams, SubLayer, sub_layers_of
 from efficient_attention.recurrence.recur import State
+
+# What decoding keeps of a sub-layer: of self-attention the keys of all tokens, as its mechanism keeps them; of
+# cross-attention the keys of the other sequence; of a cell its state.
+Kept = Cache | FixedKeys | FixedSums | State
 
 
 class Layer(nnx.Module):
@@ -46,66 +61,102 @@ class Layer(nnx.Module):
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
-        **context: Any,
+        rng: Array | None = None,
+        mechanism_rng: Array | None = None,
+        other: OtherSequence | None = None,
     ) -> Array:
-        """The layer's output; `mechanism` is its self-attention's, by default the config's first; see `Context`."""
-        return self.run((x_BLD,), Context(segments_BL, positions_BL, **context), mechanism)[0][0]
+        """The output of `run`; arguments as of `Context`."""
+        context = Context(segments_BL, positions_BL, rng, mechanism_rng, other=other)
+        return self.run((x_BLD,), context, mechanism)[0][0]
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Streams, dict[str, Any]]:
-        """The streams after all sub-layers, and by name the queries and keys of attentions and the states of cells."""
+        """The streams after all sub-layers, and by name the queries and keys of attentions and the states of cells.
+
+        `mechanism` is that of self-attention, by default the config's first.
+        """
         operands: dict[str, Any] = {}
         for sub in self.sub_layers:
-            apply = functools.partial(self.apply, sub, context, mechanism)
-            streams, used = self.advance(sub, streams, apply, context.rng)
+            x_BLD = self.read(sub, streams[-1])
+            out_BLD, used = self.apply(sub, x_BLD, context, mechanism)
+            streams = self.add(sub, streams, out_BLD, context.rng)
             operands |= {} if used is None else {sub.name: used}
         return streams, operands
 
-    def advance(
-        self, sub: SubLayer, streams: Streams, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
-    ) -> tuple[Streams, Any]:
-        """The streams after a sub-layer, and the second value that `apply` returns; arguments as of `branch`.
-
-        A 'post' layer normalises the sum of the input and what the sub-layer adds.
-        """
-        norm = getattr(self, sub.norm) if self.config.norm == 'post' else None
-        added = functools.partial(self.branch, sub, apply=apply, rng=rng)
-        return advance(streams, added, norm, has_sum=self.config.residual)
-
-    def branch(
-        self, sub: SubLayer, x_BLD: Array, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
-    ) -> tuple[Array, Any]:
-        """What a sub-layer adds to the residual sum: dropout(f(x)), in a 'pre' layer dropout(f(norm(x))).
-
-        `apply` returns f of its argument and a second value, which is returned as well.
-        """
-        x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
-        out_BLD, handed_out = apply(spread(x_BLD, 'BLD'))
-        return spread(dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), 'BLD'), handed_out
-
-    def added(self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None) -> Array:
-        """What a sub-layer adds to the residual sum, as in `run`."""
-        return self.branch(sub, x_BLD, functools.partial(self.apply, sub, context, mechanism), context.rng)[0]
+    def read(self, sub: SubLayer, x_BLD: Array) -> Array:
+        """The input of a sub-layer: `x`, normalised in a 'pre' layer."""
+        return spread(getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD, 'BLD')
 
     def apply(
-        self, sub: SubLayer, context: Context, mechanism: Mechanism | None, x_BLD: Array
+        self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None
     ) -> tuple[Array, AttentionOperands | tuple[State, ...] | None]:
-        """A sub-layer's module on what `branch` has normalised, and its queries and keys, or a cell's states."""
-        module = getattr(self, sub.name)
-        rng = fold(context.rng, sub.inner_dropout)
+        """A sub-layer's output from what it reads, and its queries and keys, or a cell's states."""
+        module, rng = getattr(self, sub.name), fold(context.rng, sub.inner_dropout)
+        if not sub.cache:
+            return module(x_BLD, rng=rng), None
         if sub.is_recurrent:
             rng = rng if context.state_rng is None else fold(context.state_rng, sub.inner_dropout)
-            return module.run(x_BLD, context.segments_BL, context.memory, rng=rng, product_BLX=context.product_BLX)
-        if not sub.keys_from:
-            return module(x_BLD, rng=rng), None
-        if OTHER in sub.keys_from:
-            return module.cross(x_BLD, context._replace(rng=rng), context.other(sub))
-        read = context.memory if MEMORY in sub.keys_from else None
-        read = read.joined() if isinstance(read, CompressedLayerMemory) else read
-        assert read is None or isinstance(read, LayerMemory)
-        memory = None if read is None else self.normed_slots(sub, read)
-        return module.self_attention(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
+        if sub.is_recurrent or OTHER in sub.keys_from:
+            return module.run(x_BLD, context._replace(rng=rng))
+        memory = self.attention_memory(sub, context) if MEMORY in sub.keys_from else None
+        return module.run(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
+
+    def add(self, sub: SubLayer, streams: Streams, out_BLD: Array, rng: Array | None = None) -> Streams:
+        """The streams after the residual sum x + dropout(f(x)), which a 'post' layer normalises.
+
+        Of two streams (x1, x2) -> (x2, x1 + dropout(f(x2))).
+        """
+        out_BLD = self.dropped(sub, out_BLD, rng).astype(streams[0].dtype)
+        total_BLD = streams[0] + out_BLD if self.config.residual else out_BLD
+        total_BLD = getattr(self, sub.norm)(total_BLD) if self.config.norm == 'post' else total_BLD
+        return (*streams[1:], total_BLD)
+
+    def dropped(self, sub: SubLayer, out_BLD: Array, rng: Array | None = None) -> Array:
+        """The output of a sub-layer after dropout."""
+        return spread(dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), 'BLD')
+
+    def added(self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None) -> Array:
+        """What a sub-layer adds to the residual sum of a reversible layer, dropout(f(norm(x)))."""
+        out_BLD, _ = self.apply(sub, self.read(sub, x_BLD), context, mechanism)
+        return self.dropped(sub, out_BLD, context.rng)
+
+    def go_on(
+        self, streams: Streams, context: Context, spec: CacheSpec, kept: Sequence[Kept]
+    ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
+        """`run` for new tokens, without dropout; also what is kept after them for those that follow.
+
+        Args:
+            streams: the inputs of the new tokens.
+            context: their segments, and their positions in the text.
+            spec: what the cache of self-attention was made for.
+            kept: of the tokens before, what each sub-layer with a `cache` keeps, in their order.
+        """
+        before, after = iter(kept), []
+        operands: dict[str, AttentionOperands] = {}
+        for sub in self.sub_layers:
+            module, x_BnD, used = getattr(self, sub.name), self.read(sub, streams[-1]), None
+            if not sub.cache:
+                out_BnD = module(x_BnD)
+            elif sub.cache == GROWING:
+                out_BnD, cache, used = module.go_on(x_BnD, context, spec, next(before))
+                after.append(cache)
+            elif sub.cache == FIXED:
+                after.append(next(before))
+                out_BnD, used = module.go_on(x_BnD, context, after[-1])
+            else:
+                out_BnD, state = module.go_on(x_BnD, context, next(before))
+                after.append(state)
+            streams = self.add(sub, streams, out_BnD)
+            operands |= {} if used is None else {sub.name: used}
+        return streams, after, operands
+
+    def attention_memory(self, sub: SubLayer, context: Context) -> LayerMemory | None:
+        """What self-attention reads before its input, normalised like it; None without memory."""
+        memory = context.memory
+        memory = memory.joined() if isinstance(memory, CompressedLayerMemory) else memory
+        assert memory is None or isinstance(memory, LayerMemory)
+        return None if memory is None else self.normed_slots(sub, memory)
 
     def remembered(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
@@ -150,5 +201,17 @@ def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Modul
     if sub.is_recurrent:
         return Recurrent(config, rngs=rngs)
     if sub.keys_from:
-        return Attention(config, is_cross=OTHER in sub.keys_from, rngs=rngs)
+        return CrossAttention(config, rngs=rngs) if OTHER in sub.keys_from else Attention(config, rngs=rngs)
     return FeedForward(config, rngs=rngs)
+
+
+class Constant(nnx.Module):
+    """What is left of a sub-layer without heads or units: the same learned vector for each token, [B, L, D]."""
+
+    def __init__(self, config: LayerConfig) -> None:
+        self.bias = nnx.Param(jnp.zeros(config.width, jnp.float32))
+
+    def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:  # noqa: ARG002  nothing is dropped inside
+        """The vector at every position of the input, whose numbers it does not read."""
+        bias_D = jnp.asarray(self.bias[...]).astype(x_BLD.dtype)
+        return jax.lax.broadcast_in_dim(bias_D, x_BLD.shape, (x_BLD.ndim - 1,))

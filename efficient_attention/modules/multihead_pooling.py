@@ -1,15 +1,15 @@
 """Pooling by multi-head attention: one learned vector reads a row, and the layer's other half follows."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.attend import attend_with, weights_with
 from efficient_attention.attention.patterns import Full
+from efficient_attention.attention.request import Options
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.feed_forward import FeedForward
@@ -39,14 +39,15 @@ class MultiheadPooling(nnx.Module):
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
         """The vector of each row [B, D], in the dtype of `x`; segment 0 = padding, and a row of it gives zeros."""
         query_BLHK, key_BLHK = self.compared(x_BLD)
-        out_BLHK = attend(query_BLHK, key_BLHK, self.split_heads(self.value(x_BLD)), EVERYTHING, **tokens(segments_BL))
+        value_BLHK = self.split_heads(self.value(x_BLD))
+        out_BLHK, _ = attend_with(query_BLHK, key_BLHK, value_BLHK, EVERYTHING, all_tokens(segments_BL))
         h_BLD = self.norms[0](self.seeds(x_BLD) + self.out(jax.lax.collapse(out_BLHK, 2)))
         pooled_BD = self.norms[1](h_BLD + self.feed_forward(h_BLD))[:, 0]
         return jnp.where((segments_BL > 0).any(axis=1, keepdims=True), pooled_BD, jnp.zeros_like(pooled_BD))
 
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
         """float32 [B, L]: how much each position weighs, the mean over heads."""
-        weights_BHLM = attention_weights(*self.compared(x_BLD), EVERYTHING, **tokens(segments_BL))
+        weights_BHLM = weights_with(*self.compared(x_BLD), EVERYTHING, all_tokens(segments_BL))
         return weights_BHLM[:, :, 0].mean(axis=1)
 
     def compared(self, x_BLD: Array) -> tuple[Array, Array]:
@@ -63,7 +64,7 @@ class MultiheadPooling(nnx.Module):
         return x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width)
 
 
-def tokens(segments_BL: Array) -> dict[str, Any]:
-    """The arguments by which one query reads all tokens of its row, whichever their segment."""
+def all_tokens(segments_BL: Array) -> Options:
+    """The options by which one query reads all tokens of its row, whichever their segment."""
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
-    return {'query_segments': jnp.ones_like(is_token_BL[:, :1]), 'key_segments': is_token_BL}
+    return Options(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)

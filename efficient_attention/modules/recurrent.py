@@ -1,7 +1,6 @@
 """The recurrent sub-layer: a cell's learned arrays, and one call into `recur` for each direction."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -10,7 +9,7 @@ from jax import Array
 from efficient_attention.attention.device_mesh import gathered, spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import fold
+from efficient_attention.modules.context import AttentionMemory, Context, fold
 from efficient_attention.modules.parameters import kernel_init, linear
 from efficient_attention.recurrence.cell import Operand
 from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
@@ -35,32 +34,24 @@ class Recurrent(nnx.Module):
 
     def __call__(self, x_BLD: Array, segments_BL: Array, *, rng: Array | None = None) -> Array:
         """The sub-layer's output; `rng` (a key, or one a row) turns dropout of the state on."""
-        return self.run(x_BLD, segments_BL, rng=rng)[0]
+        return self.run(x_BLD, Context(segments_BL, jnp.zeros_like(segments_BL), rng))[0]
 
-    def run(
-        self,
-        x_BLD: Array,
-        segments_BL: Array,
-        states: tuple[State, ...] | None = None,
-        *,
-        rng: Array | None = None,
-        product_BLX: Array | None = None,
-    ) -> tuple[Array, tuple[State, ...]]:
+    def run(self, x_BLD: Array, context: Context) -> tuple[Array, tuple[State, ...]]:
         """The output, and the state of each direction after the last position that it reads.
 
-        Args:
-            x_BLD: the input.
-            segments_BL: 0 = padding, 1, 2, ... = packed texts.
-            states: before the first position, of each direction; empty by default.
-            rng: a key, or one a row; turns dropout of the state on.
-            product_BLX: as `input_product` gives it, with what else is read, for cells of one direction.
+        Of the context it reads the segments, `memory`, the state of each direction before the first position, and
+        `rng`, which turns dropout of the state on. A `product_BLX` takes the place of `input_product`.
         """
+        segments_BL, rng, memory = context.segments_BL, context.rng, context.memory
         cells = [cell.learned() for cell in (self.forward, self.backward) if cell is not None]
-        states = tuple(cell.empty_state(len(x_BLD)) for cell in cells) if states is None else states
+        assert memory is None or not isinstance(memory, AttentionMemory)
+        states = tuple(cell.empty_state(len(x_BLD)) for cell in cells) if memory is None else memory
         masks = [self.state_mask(len(x_BLD), fold(rng, number)) for number in range(len(cells))]
-        if product_BLX is not None:
-            options: dict[str, Any] = {'state': states[0], 'state_mask_BU': masks[0]}
-            out, state = recur_from_product(cells[0], product_BLX, x_BLD, segments_BL, **options)
+        if context.product_BLX is not None:
+            product_BLX, mask_BU = context.product_BLX, masks[0]
+            out, state = recur_from_product(
+                cells[0], product_BLX, x_BLD, segments_BL, state=states[0], state_mask_BU=mask_BU
+            )
             return self.joined([out]), (state,)
         found = [
             recur(
@@ -94,9 +85,9 @@ class Recurrent(nnx.Module):
         """The state before any token."""
         return self.forward.learned().empty_state(rows)
 
-    def go_on(self, x_BnD: Array, segments_Bn: Array, state: State) -> tuple[Array, State]:
-        """The output for new tokens behind those of the state, without dropout, and the state after them."""
-        out_BnD, states = self.run(x_BnD, segments_Bn, (state,))
+    def go_on(self, x_BnD: Array, context: Context, state: State) -> tuple[Array, State]:
+        """`run` for new tokens behind those of the state, and the state after them."""
+        out_BnD, states = self.run(x_BnD, context._replace(memory=(state,)))
         return out_BnD, states[0]
 
 

@@ -1,8 +1,6 @@
 """The sub-layers of a layer in their order, and the residual sum that joins them."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -81,27 +79,3 @@ def begin(x_BLD: Array, *, is_reversible: bool) -> Streams:
 def end(streams: Streams, dtype: DTypeLike) -> Array:
     """What a stack gives after its last layer: its stream, or the mean of both, [B, L, D]."""
     return (streams[0] if len(streams) == 1 else 0.5 * (streams[0] + streams[1])).astype(dtype)
-
-
-def advance(
-    streams: Streams,
-    added: Callable[[Array], tuple[Array, Any]],
-    norm: Callable[[Array], Array] | None = None,
-    *,
-    has_sum: bool = True,
-) -> tuple[Streams, Any]:
-    """The streams after a sub-layer, and what it hands out.
-
-    It reads the last stream and adds to the first, which then is the last: of one stream x + f(x), of two
-    (x1, x2) -> (x2, x1 + f(x2)).
-
-    Args:
-        streams: before the sub-layer.
-        added: from the stream that is read to what is added, and anything that is handed out.
-        norm: of the sum.
-        has_sum: whether it adds; else what it would add takes the first stream's place.
-    """
-    out, handed_out = added(streams[-1])
-    out = out.astype(streams[0].dtype)
-    total = streams[0] + out if has_sum else out
-    return (*streams[1:], total if norm is None else norm(total)), handed_out

@@ -12,7 +12,7 @@ from jax import Array
 from efficient_attention.attention.device_mesh import is_split, spread
 from efficient_attention.models.adaptive import Cluster
 from efficient_attention.objectives.chunked_loss import by_chunks
-from efficient_attention.objectives.weighted_sums import weighted_sums
+from efficient_attention.objectives.objective import weighted_sums
 
 
 def adaptive_sums(

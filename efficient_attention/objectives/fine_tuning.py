@@ -12,8 +12,7 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 
 from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
-from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
+from efficient_attention.objectives.objective import Batch, OutputObjective, Sums, is_best, weighted_sums
 
 TERM = 'fine_tuning'
 

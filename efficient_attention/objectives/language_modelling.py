@@ -8,11 +8,10 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import AnyMemory, empty_memory
 from efficient_attention.models.two_way import TwoWayLanguageModel
-from efficient_attention.modules.told import Told, told_losses
+from efficient_attention.modules.compression import Told, told_losses
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
-from efficient_attention.objectives.objective import Batch, Objective, Sums
-from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
+from efficient_attention.objectives.objective import Batch, Objective, Sums, is_best, weighted_sums
 
 LanguageModel = Decoder | TwoWayLanguageModel
 

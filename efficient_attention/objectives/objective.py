@@ -6,14 +6,16 @@ whoever has added all of them divides.
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 Batch = dict[str, Array]
 Sums = dict[str, dict[str, Array]]  # term -> metric -> sum over the batch
+BESIDE = 'beside'  # what the paths of an objective's own arrays begin with; those of the model begin with its parts
+SCORES = 'scores'  # likewise those of pruning
 
 
 class Objective(abc.ABC):
@@ -87,3 +89,38 @@ def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
 def mean(total: Float[Array, ''], weight: Float[Array, '']) -> Float[Array, '']:
     """`total` / `weight`, which may be below 1; without any weight `total` itself, which is then 0."""
     return total / jnp.where(weight > 0.0, weight, 1.0)
+
+
+def weighted_sums(
+    losses: Float[Array, '*b'], is_correct: Bool[Array, '*b'], weights: Float[Array, '*b']
+) -> dict[str, Array]:
+    """Sums over all examples: 'loss' and 'accuracy' (correct ones), each example times its weight."""
+    return {'loss': (losses * weights).sum(), 'accuracy': (is_correct.astype(jnp.float32) * weights).sum()}
+
+
+def is_best(logits: Float[Array, '*b C'], labels: Int[Array, '*b']) -> Bool[Array, '*b']:
+    """Whether the largest logit of each example is that of its label."""
+    return logits.argmax(axis=-1) == labels
+
+
+class Trained(NamedTuple):
+    """What the optimizer moves; None where there is none."""
+
+    params: Any  # of the model
+    beside: Any = None  # extra arrays of an objective, such as maps between two widths
+    scores: Any = None  # of pruning
+
+
+def joined(params: Any, beside: Any = None, scores: Any = None) -> Any:
+    """Returns the parts as one tree; the parameters alone where the others are None."""
+    others = {BESIDE: beside, SCORES: scores}
+    others = {name: tree for name, tree in others.items() if tree is not None}
+    return params | others if others else params
+
+
+def separate(trained: Any) -> Trained:
+    """Returns the parts of what `joined` gave."""
+    if not isinstance(trained, dict) or not {BESIDE, SCORES} & set(trained):
+        return Trained(trained)
+    params = {name: group for name, group in trained.items() if name not in (BESIDE, SCORES)}
+    return Trained(params, trained.get(BESIDE), trained.get(SCORES))

@@ -8,8 +8,7 @@ from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.models.pretraining import PretrainingModel, in_equal_shares
-from efficient_attention.objectives.objective import Batch, Objective, Sums
-from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
+from efficient_attention.objectives.objective import Batch, Objective, Sums, is_best, weighted_sums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,8 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.chunked_loss import chunked_sums
-from efficient_attention.objectives.objective import Batch, Objective, Sums
+from efficient_attention.objectives.objective import Batch, Objective, Sums, is_best
 from efficient_attention.objectives.reinforced import surrogate
-from efficient_attention.objectives.weighted_sums import is_best
 
 TERM = 'target'
 

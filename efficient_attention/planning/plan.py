@@ -11,7 +11,7 @@ from efficient_attention.planning.cost import Cost, cost_of
 from efficient_attention.planning.largest_batch import Largest, Line, largest_batch
 from efficient_attention.planning.step import PlannedStep, compile_step
 from efficient_attention.planning.topology import Topology, devices_of
-from efficient_attention.training.peak_flops import peak_flops
+from efficient_attention.training.throughput import peak_flops
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,20 +14,16 @@ from jax import Array
 
 from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.models.sharding import path_name
-from efficient_attention.pruning.gates import (
-    START,
-    chance_of_opening,
-    hard_concrete,
-    straight_through,
-    uniform_draws,
-)
 from efficient_attention.pruning.groups import ATTENTION, Group, Member, find_groups
 from efficient_attention.pruning.largest import are_largest, are_largest_of_each
-from efficient_attention.pruning.schedule import progress
 
 LEAST = 0.005  # share of a matrix that soft movement keeps whatever its scores are (Sanh et al. 2020, its code)
 PENALTY = 'prune_penalty'  # the name of a metric
 Arrays = dict[str, Array]  # by the path of a group
+# The hard concrete distribution of Louizos et al. 2018 (arXiv 1712.01312, section 4.1): beta, gamma and zeta.
+TEMPERATURE, LOW, HIGH = 2.0 / 3.0, -0.1, 1.1
+START = 2.197  # of its scores: sigmoid is 0.9
+NO_DRAW = 1e-6  # how far uniform draws stay from 0 and 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,3 +196,51 @@ def by_path(tree: Any) -> Arrays:
 def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int) -> Pruner | None:
     """How parameters of these shapes are masked; None where they are not. Raises InputError as `find_groups`."""
     return Pruner(config, find_groups(params, config, head_width), steps) if config.is_on else None
+
+
+# ---- what masked kernels are multiplied by, from scores, with the gradient that each method gives to its scores ----
+
+
+def straight_through(mask: Array, scores: Array) -> Array:
+    """The mask as float32, whose gradient goes to the scores as it is (Bengio et al. 2013, arXiv 1308.3432)."""
+    return jnp.float32(mask) + (scores - jax.lax.stop_gradient(scores))
+
+
+def hard_concrete(scores: Array, uniform: Array | None) -> Array:
+    """Gates in [0, 1], most of them at its ends; without draws those of an evaluation."""
+    if uniform is None:
+        open_share = jax.nn.sigmoid(scores)
+    else:
+        logit = jnp.log(uniform) - jnp.log1p(-uniform)
+        open_share = jax.nn.sigmoid((logit + scores) / TEMPERATURE)
+    return jnp.clip(open_share * (HIGH - LOW) + LOW, 0.0, 1.0)
+
+
+def chance_of_opening(scores: Array) -> Array:
+    """The probability that a gate of the hard concrete distribution is not 0."""
+    return jax.nn.sigmoid(scores - TEMPERATURE * jnp.log(-LOW / HIGH))
+
+
+def uniform_draws(rng: Array, shape: tuple[int, ...]) -> Array:
+    """Numbers between 0 and 1, both excluded."""
+    return jax.random.uniform(rng, shape, minval=NO_DRAW, maxval=1.0 - NO_DRAW)
+
+
+# ---- how far pruning has gone ----
+
+
+def progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
+    """float32 from 0 to 1: what part of the way from nothing to the final share, threshold or penalty is done.
+
+    1 - (1 - (step - begin) / (end - begin))^3, constant outside; with begin = end a jump. The cubic of Zhu and Gupta
+    2017 (arXiv 1710.01878, equation 1).
+
+    Args:
+        config: `begin` and `end`, as shares of the run.
+        steps: of the whole run.
+        step: int32, steps that have been made.
+    """
+    begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)  # 0.29 * 100 is a little below 29
+    share = (jnp.float32(step) - begin) / max(end - begin, 1)
+    rising = 1.0 - (1.0 - jnp.clip(share, 0.0, 1.0)) ** 3
+    return jnp.where(jnp.asarray(step) >= end, 1.0, rising)

@@ -23,7 +23,7 @@ from efficient_attention.errors import InputError, require
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.two_way import TwoWayLanguageModel
-from efficient_attention.modules.told import told_losses
+from efficient_attention.modules.compression import told_losses
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task

@@ -16,6 +16,8 @@ from efficient_attention.config.head import OF_ROWS, POOLED
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.distillation.teacher import open_teacher_model
+from efficient_attention.distillation.teacher_checks import check_vocabularies
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
@@ -23,8 +25,6 @@ from efficient_attention.interop.target_ids import begin_of, trained_ids
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
 from efficient_attention.training.initial_params import check_layers, open_start
-from efficient_attention.training.teacher import open_teacher_model
-from efficient_attention.training.teacher_checks import check_vocabularies
 
 Values = dict[str, Any]
 OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')  # what made the teacher small

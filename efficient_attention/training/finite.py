@@ -63,8 +63,12 @@ def is_state_finite(params: Any, opt_state: Any) -> Array:
     """Bool []: `is_finite` of both, one reduction for a parameter and its moments, which lie on the devices alike."""
     groups = {path: [leaf] for path, leaf in _floating(params)}
     for path, leaf in _floating(opt_state):
-        ends = (path[start:] for start in range(len(path)))  # a moment's path ends as its parameter's
-        owner = next((end for end in ends if end in groups and groups[end][0].shape == leaf.shape), path)
+        owner = path
+        for start in range(len(path)):  # a moment's path ends as its parameter's
+            end = path[start:]
+            if end in groups and groups[end][0].shape == leaf.shape:
+                owner = end
+                break
         groups.setdefault(owner, []).append(leaf)
     flags = [functools.reduce(jnp.logical_and, map(jnp.isfinite, leaves)) for leaves in groups.values()]
     return functools.reduce(jnp.logical_and, [jax.lax.reduce_and(flag, range(flag.ndim)) for flag in flags])

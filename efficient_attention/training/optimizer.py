@@ -20,8 +20,8 @@ import optax
 
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.sharding import path_name
-from efficient_attention.objectives.beside import BESIDE, SCORES
+from efficient_attention.models.sharding import path_name, path_names
+from efficient_attention.objectives.objective import BESIDE, SCORES
 from efficient_attention.training.adafactor import scale_by_adafactor
 from efficient_attention.training.running_means import with_running_means
 from efficient_attention.training.schedules import make_schedule
@@ -37,13 +37,17 @@ SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, which have the ra
 
 
 def make_optimizer(
-    config: OptimizerConfig, total_steps: int, *, stacked: str | None, scores_rate: float = 0.0
+    config: OptimizerConfig,
+    total_steps: int,
+    *,
+    stacked: str | None,
+    scores_rate: float = 0.0,
+    has_running_means: bool = False,
 ) -> optax.GradientTransformation:
     """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
 
     The scores of pruning are clipped together with the parameters, and have an eps of their own and neither decay nor
-    trust ratio. What an objective trains beside the model is never frozen. None of this touches running means, which
-    have a rule of their own (`running_means.py`).
+    trust ratio. What an objective trains beside the model is never frozen.
 
     Args:
         config: the update rule and its rates.
@@ -53,6 +57,8 @@ def make_optimizer(
             LAMB takes one trust ratio for each layer of these, so that a stack gets the same updates as layers that are
             held separately.
         scores_rate: the peak of the learning rate of scores, above 0 where they are trained.
+        has_running_means: whether there are parameters that no loss moves; they have a rule of their own
+            (`running_means.py`).
     """
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
@@ -73,7 +79,7 @@ def make_optimizer(
         parts.insert(2, scale_scores(config.eps / EPS_OF_SCORES))
         parts.append(scale_scores(scores_rate / config.learning_rate))
     rule = optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
-    return with_running_means(rule, hold)
+    return with_running_means(rule, hold) if has_running_means else rule
 
 
 def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
@@ -172,10 +178,10 @@ def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: i
 def decays(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
     """Returns a tree like `params`, True where weight decay applies: no regex is found in the parameter's path."""
 
-    def is_decayed(path: tuple, _: jax.typing.ArrayLike) -> bool:
-        return not any(re.search(pattern, path_name(path)) for pattern in no_decay)
+    def is_decayed(name: str) -> bool:
+        return not any(re.search(pattern, name) for pattern in no_decay)
 
-    return jax.tree_util.tree_map_with_path(is_decayed, params)
+    return jax.tree.map(is_decayed, path_names(params))
 
 
 def scale_by_uncorrected_moments(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:

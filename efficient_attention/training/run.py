@@ -10,12 +10,12 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.distillation.teacher import Teacher, checked_teachers, open_teacher
 from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded, quantized_layers
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, path_name
-from efficient_attention.objectives.beside import joined
-from efficient_attention.objectives.objective import Objective
+from efficient_attention.objectives.objective import Objective, joined
 from efficient_attention.pruning.pruner import Pruner, make_pruner
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
@@ -26,8 +26,8 @@ from efficient_attention.training.optimizer import (
     make_optimizer,
     with_scores_as_they_are,
 )
+from efficient_attention.training.running_means import has_running_means
 from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.teacher import Teacher, checked_teachers, open_teacher
 from efficient_attention.workdir.fingerprint import TEACHER
 
 BESIDE_STREAM = 0x6265  # folded into the run's seed for what an objective trains beside the model
@@ -191,14 +191,21 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
     beside = objective.initial_beside(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
     key = jax.random.fold_in(jax.random.key(config.train.seed), SCORES_STREAM)
     scores = None if pruner is None else pruner.initial_scores(key)
-    return initial_state(params, optimizer_of(config), config.train.seed, carry=carry, beside=beside, scores=scores)
+    optimizer = optimizer_of(config, params)
+    return initial_state(params, optimizer, config.train.seed, carry=carry, beside=beside, scores=scores)
 
 
-def optimizer_of(config: RunConfig) -> Any:
-    """The config's optimizer, over the whole length of the run."""
+def optimizer_of(config: RunConfig, params: Any) -> Any:
+    """The config's optimizer of these parameters (or of their shapes), over the whole length of the run."""
     prune, stacked = config.prune, stacked_of(config)
     scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
-    rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
+    rule = make_optimizer(
+        config.optimizer,
+        config.train.steps,
+        stacked=stacked,
+        scores_rate=scores_rate,
+        has_running_means=has_running_means(params),
+    )
     return with_scores_as_they_are(rule) if prune.has_still_scores else rule
 
 

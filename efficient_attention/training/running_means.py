@@ -9,7 +9,6 @@ micro-batches and the layers that share a point. There is no learning rate, no d
 Source: Roy et al. 2020, arXiv 2003.05997, section 4.1, with its decay.
 """
 
-import re
 from typing import Any
 
 import jax
@@ -18,11 +17,14 @@ import optax
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.models.sharding import path_name
 from efficient_attention.modules.learned import RUNNING_MEANS
 
 DECAY = 0.999
-PATH = re.compile(rf'(^|/){RUNNING_MEANS}/')
+
+
+def has_running_means(params: Any) -> bool:
+    """Whether any of these parameters is a running mean."""
+    return any(is_running_mean(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
 
 
 def without_running_means(tree: Any) -> Any:
@@ -37,7 +39,7 @@ def running_means_alone(tree: Any) -> Any:
 
 def is_running_mean(path: tuple[Any, ...]) -> bool:
     """Whether the parameter at this path of a tree is a running mean."""
-    return PATH.search(path_name(path)) is not None
+    return jax.tree_util.DictKey(RUNNING_MEANS) in path[:-1]
 
 
 def with_running_means(
@@ -60,8 +62,6 @@ def with_running_means(
             raise ValueError('running means need the parameters: call update(gradients, state, params)')
         means = running_means_alone(params)
         moved, state = rule.update(without_running_means(updates), state, without_running_means(params))
-        if not jax.tree.leaves(means):
-            return moved, state
         statistics, _ = hold.update(running_means_alone(updates), hold.init(means), means)
         steps = jax.tree.map(mean_step, means, statistics)
         merged = jax.tree.map(lambda move, step: step if move is None else move, moved, steps, is_leaf=is_none)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from efficient_attention.objectives.beside import joined
+from efficient_attention.objectives.objective import joined, separate
 
 
 @jax.tree_util.register_dataclass
@@ -30,6 +30,10 @@ class TrainState:
     def trained(self) -> Any:
         """All that the optimizer moves, as one tree."""
         return joined(self.params, self.beside, self.scores)
+
+    def with_trained(self, trained: Any) -> 'TrainState':
+        """The state with these arrays in the places of `trained`."""
+        return dataclasses.replace(self, **separate(trained)._asdict())
 
 
 def initial_state(

@@ -5,8 +5,8 @@ batch the sums are global, and micro-batches are divided by the weights of the w
 model runs.
 """
 
-import re
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,26 +16,21 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.models.sharding import path_name
-from efficient_attention.objectives.beside import BESIDE, SCORES, separate
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
-from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
+from efficient_attention.training.parts import StepPart, parts_of
 from efficient_attention.training.run import Run, optimizer_of
-from efficient_attention.training.running_means import running_means_alone, without_running_means
 from efficient_attention.training.state import TrainState
-
-GATES_STREAM = 0x67617465  # folded into a step's key for the gates that pruning draws; rows have numbers far below
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 
 
 def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
-    config = run.config
-    options: dict[str, Any] = {'micro_batches': config.train.micro_batches, 'frozen': config.optimizer.frozen}
-    options['pruner'] = run.pruner
-    step = make_train_step(run.graph, run.objective, optimizer_of(config), **options)
+    optimizer = optimizer_of(run.config, run.abstract_state.params)
+    parts = parts_of(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
+    micro_batches = run.config.train.micro_batches
+    step = make_train_step(run.graph, run.objective, optimizer, micro_batches=micro_batches, parts=parts)
     return jax.jit(using_mesh(run.mesh)(step), donate_argnums=0, out_shardings=(run.shardings, None))
 
 
@@ -45,84 +40,67 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     *,
     micro_batches: int = 1,
-    frozen: tuple[str, ...] = (),
-    pruner: Pruner | None = None,
+    parts: Sequence[StepPart] = (),
 ) -> StepFn:
     """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
 
-    Parameters in whose paths a regex of `frozen` is found get zeros for gradients, which cost nothing. With a `pruner`
-    the model computes with the parameters that it masks; its choice is made once a step, for all micro-batches.
-
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
-    step whose loss, gradient, sums for running means or carry is not finite changes nothing but the counters, and hands
+    step whose loss, gradient or carry is not finite, or what a part checks, changes nothing but the counters, and hands
     nothing on to the next.
     'cause' is then the place of the first array among `StepArrays` that is not, -1 where there is none; 'is_spoiled'
     tells whether the next state holds a value that is not finite.
+
+    Args:
+        graph: of the model.
+        objective: gives the loss.
+        optimizer: gives updates from gradients.
+        micro_batches: parts of the batch whose gradients are computed one after another.
+        parts: what else belongs to the step (`parts.py`); most runs have none.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        weights = objective.weights(batch)
+        weights, before = objective.weights(batch), state.trained
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        choice = None
-        if pruner is not None:
-            choice = pruner.choice(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
+        begun = [part.begin(state, key) for part in parts]
 
-        def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
-            params, beside, scores = separate(held(params, frozen))
-            if pruner is not None and choice is not None:
-                params = pruner.masked(params, scores, choice)
-            given = objective.with_beside(beside)
-            return given.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
+        def sums_of(trained: Any, rows: KeyedRows) -> tuple[Sums, Any]:
+            params, bound = trained, objective
+            for part, choice in zip(parts, begun, strict=True):
+                params, bound = part.inside(params, bound, choice)
+            return bound.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
 
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
-        parts = micro_batches, objective.factor
-        (loss, sums), gradients, carry = accumulate(sums_of, state.trained, whole, weights, *parts)
-        more = {}
-        if pruner is not None and pruner.has_penalty:  # once for the batch, whatever its parts
-            penalty, to_scores = jax.value_and_grad(pruner.penalty)(state.scores, state.step)
-            gradients[SCORES] = jax.tree.map(jnp.add, gradients[SCORES], to_scores)
-            loss, more[PENALTY] = loss + penalty, penalty
-        gradient_norm = optax.tree.norm(without_running_means(gradients))
-        others = carry, running_means_alone(gradients)
+        (loss, sums), gradients, carry = accumulate(sums_of, before, whole, weights, micro_batches, objective.factor)
+        metrics: dict[str, Array] = {}
+        for part in parts:  # such as a penalty of pruning
+            loss, gradients, own = part.add_loss(state, loss, gradients)
+            metrics |= own
+        counted, others = gradients, [carry]
+        for part in parts:  # such as running means, whose statistics are no gradients
+            counted, apart = part.split(counted)
+            others.append(apart)
+        gradient_norm = optax.tree.norm(counted)
         is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(others)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.trained)
-        trained = optax.apply_updates(state.trained, updates)
-        trained, opt_state = select(is_good, (trained, opt_state), (state.trained, state.opt_state))
-        params, beside, scores = separate(trained)
+
+        updates, opt_state = optimizer.update(gradients, state.opt_state, before)
+        trained = optax.apply_updates(before, updates)
+        trained, opt_state = select(is_good, (trained, opt_state), (before, state.opt_state))
         skip = 1 - is_good.astype(jnp.int32)
-        next_state = TrainState(
+        next_state = dataclasses.replace(
+            state.with_trained(trained),
             step=state.step + 1,
-            params=params,
             opt_state=opt_state,
             skipped=state.skipped + skip,
             skipped_in_row=(state.skipped_in_row + skip) * skip,
-            key=state.key,
             carry=jax.tree.map(lambda leaf: jnp.where(is_good, leaf, jnp.zeros_like(leaf)), carry),
-            beside=beside,
-            scores=scores,
         )
-        counters = {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
-        findings = {
-            'cause': place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients)),
-            'is_spoiled': ~is_state_finite(trained, opt_state),  # the carry is finite: it is, or it is zeros
-        }
-        metrics = {'loss': loss, 'gradient_norm': gradient_norm} | more | counters | findings
+        metrics |= {'loss': loss, 'gradient_norm': gradient_norm}
+        metrics |= {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
+        metrics['cause'] = place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients))
+        metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)  # the carry is finite: it is, or it is zeros
         return next_state, mean_metrics(sums, weights) | metrics
 
     return train_step
-
-
-def held(params: Any, frozen: tuple[str, ...]) -> Any:
-    """The parameters, without a gradient to those in whose paths one of the regexes is found."""
-
-    def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
-        name = path_name(path)  # scores have those of their kernels behind their own
-        is_frozen = not name.startswith((f'{SCORES}/', f'{BESIDE}/')) and any(
-            re.search(pattern, name) for pattern in frozen
-        )
-        return jax.lax.stop_gradient(leaf) if is_frozen else leaf
-
-    return jax.tree_util.tree_map_with_path(leaf_of, params)
 
 
 class KeyedRows(NamedTuple):

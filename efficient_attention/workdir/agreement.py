@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from efficient_attention.commands.peers import gather_from_peers, place_among_peers
 from efficient_attention.errors import InputError
+from efficient_attention.processes.peers import gather_from_peers, place_among_peers
 
 Found = TypeVar('Found')
 

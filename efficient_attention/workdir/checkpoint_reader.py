@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from efficient_attention.commands.peers import gather_from_peers, place_among_peers
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
+from efficient_attention.processes.peers import gather_from_peers, place_among_peers
 from efficient_attention.workdir.agreement import all_find, first_says
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.evaluations import HELD_OUT, best_of, earlier_evaluations

@@ -24,9 +24,9 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from efficient_attention.commands.peers import compare_with_peers
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError, show_error
+from efficient_attention.processes.peers import compare_with_peers
 from efficient_attention.whole_files import flush
 from efficient_attention.workdir.checkpoint_reader import (
     HAS_SEAL,

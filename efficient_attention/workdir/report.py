@@ -6,7 +6,7 @@ The page needs nothing from outside itself. It is made from `metrics.jsonl`, `co
 workdir alone, at any time, also while the run goes on.
 """
 
-from efficient_attention.commands.stopping import catch_stop_signals
+from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from efficient_attention.commands.phases import SEALED, SEALING, note_phase
+from efficient_attention.processes.phases import SEALED, SEALING, note_phase
 from efficient_attention.whole_files import flush
 
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')

@@ -99,13 +99,13 @@ def results(backend: str, text: str, option: str, *shape: Any, tile: int | None 
     arrays, extra = inputs(*shape[:1], option, *shape[1:])
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
     mechanism = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
-    extra = ({'rng': jax.random.key(5)} if mechanism.needs_rng else {}) | extra
-    if mechanism.needs_centres:
+    extra = ({'rng': jax.random.key(5)} if mechanism.draws.always else {}) | extra
+    if mechanism.needs.centres:
         extra['centres'] = jax.random.uniform(jax.random.key(6), arrays[0].shape[:3], maxval=arrays[1].shape[1])
     learned = drawn_operands(mechanism, *arrays[0].shape[2:])
 
     def weighted(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple) -> tuple:
-        k = q if mechanism.normalises_keys and k.shape == q.shape else k
+        k = q if mechanism.needs.shared_qk and k.shape == q.shape else k
         out = attend(q, k, v, mechanism, backend=backend, bias=both[0], learned=both[1], **extra)
         outs = out if isinstance(out, tuple) else (out,)
         loss = (outs[0] * jnp.sin(jnp.arange(outs[0].size).reshape(outs[0].shape))).sum()

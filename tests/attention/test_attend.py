@@ -91,7 +91,7 @@ def test_every_mechanism_has_cells():
     assert {parse_mechanism(text).name for text in MECHANISM_CELLS} == set(MECHANISMS) - {'softmax'}
 
 
-@pytest.mark.parametrize('text', [text for text in MECHANISM_CELLS if not parse_mechanism(text).has_backends])
+@pytest.mark.parametrize('text', [text for text in MECHANISM_CELLS if not parse_mechanism(text).form.has_backends])
 @pytest.mark.parametrize('backend', ['dense', 'jax_nn'])
 def test_dense_backends_refuse_what_is_no_pattern(backend: str, text: str):
     name = text.split('(')[0]
@@ -184,16 +184,16 @@ def test_bfloat16_stays_near_the_float32_reference_at_other_lengths(text: str, l
     """Outputs of each mechanism, with buckets and features of the same rounded inputs."""
     mechanism = parse_mechanism(text)
     arrays, extra = inputs(length, 'padding', jnp.bfloat16)
-    extra |= {'rng': jax.random.key(5)} if mechanism.needs_rng else {}
+    extra |= {'rng': jax.random.key(5)} if mechanism.draws.always else {}
 
     def run(backend: str, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attend(q, q if mechanism.normalises_keys else k, v, mechanism, backend=backend, **extra)
+        return attend(q, q if mechanism.needs.shared_qk else k, v, mechanism, backend=backend, **extra)
 
     @quick
     def outputs(arrays: tuple) -> tuple:
         exact = run('reference', *(x.astype(jnp.float32) for x in arrays))
         return exact, [
-            run(backend, *arrays) for backend in (['blocked'] if mechanism.needs_rng else ['dense', 'blocked'])
+            run(backend, *arrays) for backend in (['blocked'] if mechanism.draws.always else ['dense', 'blocked'])
         ]
 
     exact, rounded = outputs(arrays)
@@ -345,7 +345,7 @@ def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
 
     @quick
     def both(q: jax.Array, k: jax.Array) -> tuple:
-        k = q if mechanism.normalises_keys else k
+        k = q if mechanism.needs.shared_qk else k
         return attention_weights(q, k, mechanism, **options), attend(q, k, v, mechanism, **options)
 
     weights, out = both(q, k)

@@ -156,7 +156,7 @@ def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype
     parents_tBK = jnp.asarray(rng.integers(0, 3, (12, 2, 3)), jnp.int32)
     noise_tb11K = jnp.asarray(rng.normal(size=(12, 6, 1, 1, 8)), dtype)
     lengths_b = jnp.asarray([12, 12, 12, 10, 10, 10])
-    bias = slopes if spec.mechanism.has_logits else None
+    bias = slopes if spec.mechanism.form.has_logits else None
 
     def outputs(is_shared: bool) -> jax.Array:
         cache = decode(spec, init_cache(spec, 2, dtype, RNG), prompt)[1]

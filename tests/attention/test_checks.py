@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import checks as request_checks
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.checks import is_key, is_known, is_on_cpu, same_values
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
+from tests.attention.requests import make_request
 
 B, L, M, H, G, K = 2, 7, 5, 4, 2, 8
 RNG = jax.random.key(0)
@@ -100,7 +100,7 @@ def test_segments(given: tuple, line: str):
 
 def test_segments_of_numpys_own_type_are_taken_without_a_warning():
     q, k = vectors()['query'], vectors()['key']
-    request = plain(make_request)(
+    request = make_request(
         q, k, k, Softmax(), query_segments=np.ones((B, L), np.int64), key_segments=np.ones((B, M), np.int64)
     )
     assert request.segments.query.dtype == request.segments.key.dtype == np.int32

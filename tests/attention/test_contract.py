@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attention_weights, make_request
+from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attention_weights
 from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.favor import random_features as favor_features
 from efficient_attention.attention.favor.definition import FAVOR
@@ -24,6 +24,7 @@ from efficient_attention.attention.weights import MASKED, masked_softmax
 from tests.attention import contract
 from tests.attention import paper_patterns as paper
 from tests.attention.cells import quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.fast

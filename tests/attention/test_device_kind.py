@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import efficient_attention
-from efficient_attention.attention.device_kind import compiled_for, device_count, device_kind
+from efficient_attention.attention.devices import compiled_for, device_count, device_kind
 from efficient_attention.errors import InputError
 
 ATTENTION = Path(efficient_attention.__file__).parent / 'attention'
@@ -96,7 +96,7 @@ def askers(name: str, folder: Path) -> set[str]:
 
 def test_nothing_else_asks_for_the_devices_of_this_process():
     """But for the environment that a run notes down."""
-    assert askers('default_backend', ATTENTION.parent) == {'attention/device_kind.py', 'workdir/environment.py'}
+    assert askers('default_backend', ATTENTION.parent) == {'attention/devices.py', 'workdir/environment.py'}
     assert askers('device_count', ATTENTION) == {'device_kind.py', 'softmax/dense_loop.py', 'synthesizer/table_loop.py'}
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from efficient_attention.attention.device_kind import device_count
 from efficient_attention.attention.device_mesh import (
     ACTIVATIONS,
     GATHERED,
@@ -22,6 +21,7 @@ from efficient_attention.attention.device_mesh import (
     spread,
     using_mesh,
 )
+from efficient_attention.attention.devices import device_count
 
 NAMES = ('data', 'fsdp', 'tensor')
 MESH = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), NAMES)

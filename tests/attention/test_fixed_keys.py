@@ -12,6 +12,7 @@ from efficient_attention.attention.draw_operands import draw_operands
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.request import Options
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(5)
@@ -48,7 +49,7 @@ def test_three_rows_of_queries_read_one_row_of_keys(text: str, has_positions: bo
     learned = draw_operands(mechanism, 4, 6, RNG)
     fixed = jax.jit(lambda: fix_keys(mechanism, KeySequence(KEY, VALUE, SEGMENTS, key_positions), RNG, learned))()
     assert isinstance(fixed, KEPT[text])
-    found = jax.jit(lambda: attend_fixed(mechanism, fixed, NewQueries(QUERY, QUERY_SEGMENTS, POSITIONS)))()
+    found = jax.jit(lambda: attend_fixed(mechanism, fixed, NewQueries(QUERY, QUERY_SEGMENTS, POSITIONS))[0])()
     key, value, segments = (jnp.repeat(x, 3, axis=0) for x in (KEY, VALUE, SEGMENTS))
     options: dict[str, Any] = {'query_segments': QUERY_SEGMENTS, 'key_segments': segments, 'backend': 'reference'}
     options |= {'query_positions': POSITIONS, 'rng': RNG, 'learned': learned}
@@ -62,7 +63,7 @@ def test_keys_are_not_read_again_where_slots_stand_for_them(text: str):
     fixed = fix_keys(mechanism, KeySequence(KEY, VALUE, SEGMENTS), learned=draw_operands(mechanism, 4, 6, RNG))
     assert isinstance(fixed, FixedKeys) and fixed.slots is not None
     unread = fixed._replace(key_BGMK=jnp.nan * fixed.key_BGMK, value_BGMK=jnp.nan * fixed.value_BGMK)
-    assert jnp.array_equal(attend_fixed(mechanism, unread, new), attend_fixed(mechanism, fixed, new))
+    assert jnp.array_equal(attend_fixed(mechanism, unread, new)[0], attend_fixed(mechanism, fixed, new)[0])
 
 
 def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
@@ -71,10 +72,10 @@ def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
         mechanism = parse_mechanism(text)
         learned = draw_operands(mechanism, 4, 6, RNG)
         packed = fix_keys(mechanism, KeySequence(KEY, VALUE, SEGMENTS.at[0, 2:4].set(2)), learned=learned)
-        found = attend_fixed(mechanism, packed, new)
+        found, _ = attend_fixed(mechanism, packed, new)
         assert jnp.isnan(found[:3]).all() and jnp.isfinite(found[3:]).all()
     with pytest.raises(NotImplementedError, match='induced.*dropout on weights'):
-        attend_fixed(mechanism, packed, new, dropout_rate=0.5, dropout_rng=RNG)
+        attend_fixed(mechanism, packed, new, Options(dropout_rate=0.5, dropout_rng=RNG))
     linformer = parse_mechanism('linformer(4, 6)')
     with pytest.raises(NotImplementedError, match='no room for 7 keys, only for 6'):
         fix_keys(linformer, KeySequence(KEY, VALUE, SEGMENTS), learned=draw_operands(linformer, 4, 6, RNG))
@@ -86,10 +87,9 @@ def test_dropout_acts_on_the_weights_of_slots():
     fixed = fix_keys(mechanism, KeySequence(KEY, jnp.ones_like(VALUE), SEGMENTS), learned=learned)
     assert isinstance(fixed, FixedKeys) and fixed.slots is not None
     ones = fixed._replace(slots=fixed.slots._replace(value_BRGK=jnp.ones_like(fixed.slots.value_BRGK)))
-    kept = attend_fixed(mechanism, ones, new, dropout_rate=0.5, dropout_rng=RNG)[..., 0]
-    assert jnp.unique(jnp.round(kept, 5)).size > 10 and attend_fixed(mechanism, ones, new)[0, 0, 0, 0] == pytest.approx(
-        1.0
-    )
+    kept, _ = attend_fixed(mechanism, ones, new, Options(dropout_rate=0.5, dropout_rng=RNG))
+    assert jnp.unique(jnp.round(kept[..., 0], 5)).size > 10
+    assert attend_fixed(mechanism, ones, new)[0][0, 0, 0, 0] == pytest.approx(1.0)
 
 
 def test_what_draws_at_random_asks_for_a_key():

@@ -8,7 +8,7 @@ import pytest
 from jax import export
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 
@@ -41,7 +41,7 @@ def exported(mechanism: Mechanism, dtype: str, option: str, platform: str) -> ex
     def attended(q: jax.Array, k: jax.Array, v: jax.Array, rng: jax.Array) -> jax.Array:
         return attend(
             q,
-            q if mechanism.normalises_keys else k,
+            q if mechanism.needs.shared_qk else k,
             v,
             mechanism,
             bias=jnp.ones((1, 2, 256, 256)) if has_bias else distance if 'function' in option else None,

@@ -31,7 +31,7 @@ def test_unknown_names_list_the_known_ones():
     ],
 )
 def test_what_reads_the_length_of_a_row(text: str, expected: bool):
-    assert parse_mechanism(text).reads_length is expected
+    assert parse_mechanism(text).reads.by_length is expected
 
 
 @pytest.mark.parametrize('text', ['lsh', 'favor', 'linear', 'sinkhorn', 'routing'])

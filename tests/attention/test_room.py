@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend, attention_weights
-from efficient_attention.attention.cost import multiply_adds
+from efficient_attention.attention.cache_spec import CacheSpec
+from efficient_attention.attention.linear.definition import Linear
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.registry import ROOMS, multiply_adds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Room
 
@@ -30,8 +31,7 @@ def serve(request: Request) -> tuple:
 
 
 def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
-    nothing = ROOMS['lsh']
-    room = Room(Mean, weights, serve, nothing.init_cache, nothing.decode, lambda *sizes: len(sizes))
+    room = Room(Mean, weights, serve, lambda *sizes: len(sizes))
     monkeypatch.setitem(ROOMS, 'mean', room)
     q, v = jnp.ones((1, 3, 2, 4)), jnp.arange(24.0).reshape(1, 3, 2, 4)
     out = attend(q, q, v, Mean())
@@ -39,3 +39,10 @@ def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_allclose(attention_weights(q, q, Mean()), 1 / 3)
     assert multiply_adds(Mean(), 3, 2, 4) == 4
     assert not Mean().is_causal and parse_mechanism('lsh').name == 'lsh'
+
+
+@pytest.mark.parametrize('function', ['init_cache', 'decode'])
+def test_a_room_without_a_cache_refuses_in_one_line(function: str):
+    room = Room(Linear, weights, serve, lambda *sizes: len(sizes))
+    with pytest.raises(NotImplementedError, match='^linear has no cache$'):
+        getattr(room, function)(CacheSpec(Linear(causal=True), 4, 2, 8, 16), 2, 'float32', None)

@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.attend import attend
 from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.whole_rows import finish, per_head, text_of_row, valid_keys, valid_queries
 from tests.attention.cells import drawn_operands, inputs, quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 WHOLE_ROWS = ('linformer(40, 1025)', 'nystrom(40)', 'induced(40)', 'sinkhorn(40, 26)')

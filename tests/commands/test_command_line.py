@@ -11,8 +11,8 @@ from ml_collections import config_flags
 
 from efficient_attention.commands import command_line
 from efficient_attention.commands.command_line import answer, parse_flags, run_command, take_command
-from efficient_attention.commands.stopping import Stopped, StopWatch
 from efficient_attention.errors import InputError, RunError, RunStopped
+from efficient_attention.processes.stopping import Stopped, StopWatch
 from efficient_attention.training.step_queue import TrainingStopped
 from efficient_attention.workdir.checkpoint_writer import SaveError
 
@@ -276,9 +276,3 @@ def test_help_without_a_sub_command_lists_them(capsys):
     with pytest.raises(SystemExit) as exited:
         take_command(['program', '--help'], ('draw', 'list'))
     assert not exited.value.code and 'each with its own --help: draw, list\n' in capsys.readouterr().out
-
-
-def test_old_forms_are_read_where_a_command_has_them(known, capsys):
-    parse_flags(['program', '--dir', 'x'], options=known, old_names={'dir': 'folder'})
-    assert known.folder == 'x'
-    assert capsys.readouterr().err == '--dir is now --folder; the old name goes with the next release\n'

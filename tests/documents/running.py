@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from absl import flags
 
-from efficient_attention.commands import allocator
 from efficient_attention.commands import command_line as command
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.processes import allocator
 from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.one_device import see_one_device

@@ -2,9 +2,9 @@
 
 import pytest
 
-from efficient_attention.commands.watchdog import EVALUATING, Watchdog
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts

@@ -1,4 +1,4 @@
-"""The checkpoints that transformers made (scripts/peers/make_fixtures.py and make_text_to_text_fixtures.py), as folders
+"""The checkpoints that transformers made (encoders.py and encoder_decoders.py of scripts/make_fixtures), as folders
 and as arrays.
 """
 

@@ -16,7 +16,7 @@ from efficient_attention.interop.pretrained import open_pretrained
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_text_to_text_parity import module
 
-# Of scripts/peers/make_search_fixtures.py.
+# Of scripts/make_fixtures/searches.py.
 SEARCHES = json.loads(Path(__file__).with_name('searches.json').read_text(encoding='utf-8'))
 # Those whose programs are compiled in the quick tests: `early_stopping` with two ends, no beams, a penalty in beams.
 QUICK = (11, 12, 34)

@@ -77,7 +77,7 @@ def test_vectors_logits_and_cross_weights(name: str, monkeypatch: pytest.MonkeyP
         assert other.std() > 0.02  # random parameters did not make it constant
 
 
-# Of `generate` in scripts/peers/make_text_to_text_fixtures.py.
+# Of `generate` in scripts/make_fixtures/encoder_decoders.py.
 SEARCHES = {'greedy': {'beams': 1}, 'beam': {'beams': 4}}
 GREEDY = ('t5_1', 'bart_2', 'marian_1')  # of the others it is slow, and says little beside four beams
 NEW_TOKENS = 12

@@ -33,15 +33,14 @@ def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
     def both() -> tuple[jax.Array, jax.Array, jax.Array]:
         other, decoder = model.encode(SOURCE, SEGMENTS), model.decoder
         weights = cross_weights(decoder, TOKENS, ones, other)
-        x, read = decoder.embedded(TOKENS, ones, other=other)
+        x, context = decoder.embedded(TOKENS, ones, other=other)
         first, last = decoder.stack.parameter_layers()
-        given = {'other_BMD': other.states_BMD, 'other_segments_BM': SEGMENTS}
-        context = Context(ones, read['positions_BL'], mechanism_rng=mechanism_rng(decoder.config, 0), **given)
+        context = Context(ones, context.positions_BL, mechanism_rng=mechanism_rng(decoder.config, 0), other=other)
         streams, _ = first.run((x,), context.of_layer(0))
         x = streams[0] + last.added(last.sub_layers[0], streams[0], context.of_layer(1))
         cross = last.cross_attention
-        expected, _ = cross.cross(last.cross_attention_norm(x), context.of_layer(1), other)
-        summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.cross_keys(other).value)
+        expected, _ = cross.run(last.cross_attention_norm(x), context.of_layer(1))
+        summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.keys(other).value)
         return weights, cross.join_heads(summed), expected
 
     weights, found, expected = both()

@@ -12,6 +12,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import DirectionNorms, direction_config
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import Context
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(
@@ -47,23 +48,24 @@ def test_it_is_two_stacks_one_of_which_reads_the_row_from_its_end(norm: str):
     x_BLE = encoder.embeddings(TOKENS, jnp.zeros_like(TOKENS), jnp.zeros_like(TOKENS))
     assert x_BLE.shape == (3, 7, 6)
     places = jnp.zeros_like(TOKENS)
-    ahead = encoder.stack.ahead(x_BLE, SEGMENTS, places)
-    back = encoder.stack.back(x_BLE[:, ::-1], SEGMENTS[:, ::-1], places)[:, ::-1]
+    ahead = encoder.stack.ahead(x_BLE, Context(SEGMENTS, places))
+    back = encoder.stack.back(x_BLE[:, ::-1], Context(SEGMENTS[:, ::-1], places))[:, ::-1]
     if norm == 'pre':
         ahead, back = encoder.norm.ahead(ahead), encoder.norm.back(back)
     assert_close(encoder(TOKENS, SEGMENTS), jnp.concatenate([ahead, back], axis=-1))
-    assert encoder.states(TOKENS, SEGMENTS).shape == (3, 3, 7, 12)
-    assert_close(encoder.states(TOKENS, SEGMENTS)[-1], encoder(TOKENS, SEGMENTS))
+    _, inside = encoder.with_inside(TOKENS, SEGMENTS)
+    assert inside.states_NBLD.shape == (3, 3, 7, 12)
+    assert_close(inside.states_NBLD[-1], encoder(TOKENS, SEGMENTS))
 
 
 @pytest.mark.parametrize('feed_forward', [True, False])
 def test_no_direction_reads_the_other(feed_forward: bool):
     """Of all layers' states at a position: exactly zero gradients to what lies on the other side of it."""
     encoder = encoder_of(feed_forward=feed_forward)
-    x_BLD, read = encoder.embedded(TOKENS[:1], SEGMENTS[:1])
+    x_BLD, context = encoder.embedded(TOKENS[:1], SEGMENTS[:1])
 
     def states(x_BLD: jax.Array) -> jax.Array:
-        return encoder.norm(encoder.stack.tapped(x_BLD, SEGMENTS[:1], **read)[1].outputs_NBLD)[:, 0]
+        return encoder.norm(encoder.stack.tapped(x_BLD, context)[1].outputs_NBLD)[:, 0]
 
     slopes = np.abs(np.asarray(jax.jacobian(states)(x_BLD))[:, :, :, 0])  # layer, at, of, from, from unit
     ahead, back = slopes[:, :, :6].max(axis=(0, 2)), slopes[:, :, 6:].max(axis=(0, 2))

@@ -37,7 +37,7 @@ def test_the_last_of_all_states_is_what_the_encoder_gives_and_the_first_its_embe
     last = FineTuningModel(config, HeadConfig(kind='token'), rngs=nnx.Rngs(0))
     batch, keys = batch_of(), jax.random.split(jax.random.key(1), 3)
     read = batch['tokens'], batch['segments']
-    states = model.encoder.states(*read, token_types_BL=batch['token_types'])
+    states = model.encoder.with_inside(*read, token_types_BL=batch['token_types'])[1].states_NBLD
     x_BLD, _ = model.encoder.embedded(*read, token_types_BL=batch['token_types'])
     assert states.shape == (4, *x_BLD.shape)
     assert_close(states[0], model.encoder.normed(x_BLD))

@@ -23,6 +23,7 @@ from efficient_attention.models.position_bias import (
     of_differences,
 )
 from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import Context
 from tests.tolerances import assert_close
 
 LENGTH = 130  # more than two tiles
@@ -220,7 +221,7 @@ def test_no_gradient_reaches_a_later_token(relative: str):
 
     def outputs(x: jax.Array) -> jax.Array:
         weights = jnp.cos(jnp.arange(12, dtype=jnp.float32))
-        return (stack(x, ones, jnp.arange(16)[None]) @ weights)[0, np.asarray(places)]
+        return (stack(x, Context(ones, jnp.arange(16)[None])) @ weights)[0, np.asarray(places)]
 
     rows = compiled(jax.jacrev(outputs))(jax.random.normal(jax.random.key(2), (1, 16, 12)))
     for place, row in zip(places, np.linalg.norm(rows[:, 0], axis=-1), strict=True):

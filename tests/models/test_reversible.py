@@ -46,13 +46,12 @@ def stack_of(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
 
 
 def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
-    segments, positions, rng, mechanism_rng = context[:4]
-    return stack(x, segments, positions, rng=rng, mechanism_rng=mechanism_rng)
+    return stack(x, context)
 
 
 def stored(stack: Stack, x: jax.Array) -> jax.Array:
     """The same function without an inversion: ordinary autodiff stores what it needs."""
-    first, second = forward(*stack.reversible_parts(**stack.shared_terms(POSITIONS)), CONTEXT, (x, x))
+    first, second = forward(*stack.reversible_parts(CONTEXT.with_terms(stack.terms(POSITIONS))), (x, x))
     return (first + second) / 2
 
 
@@ -122,11 +121,11 @@ def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
 
     def inverted(state: nnx.State, x: jax.Array, states: jax.Array) -> jax.Array:
         read = other._replace(states_BMD=states)
-        return nnx.merge(graph, state)(x, SEGMENTS, POSITIONS, rng=CONTEXT.rng, other=read)
+        return nnx.merge(graph, state)(x, Context(SEGMENTS, POSITIONS, CONTEXT.rng, other=read))
 
     def by_hand(state: nnx.State, x: jax.Array, states: jax.Array) -> jax.Array:
         first = second = x
-        context = CONTEXT._replace(other_BMD=states, other_segments_BM=other.segments_BM)
+        context = CONTEXT._replace(other=other._replace(states_BMD=states))
         for number in range(CONFIG.layers):
             layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], state['layers']))
             for sub in layer.sub_layers:
@@ -149,9 +148,9 @@ def test_the_backward_pass_goes_through_recovered_activations():
     graph, state = stack_of(CONFIG)
 
     def recovered(state: nnx.State, shift: jax.Array) -> Any:
-        parts = nnx.merge(graph, state).reversible_parts()
-        first, second = forward(*parts, CONTEXT, (X, X))
-        return backward(*parts, CONTEXT, (first + shift * COTANGENT, second), (COTANGENT, COTANGENT))
+        parts = nnx.merge(graph, state).reversible_parts(CONTEXT)
+        first, second = forward(*parts, (X, X))
+        return backward(*parts, (first + shift * COTANGENT, second), (COTANGENT, COTANGENT))
 
     run = compiled(recovered)
     streams, _, gradients = run(state, jnp.float32(0))
@@ -200,7 +199,7 @@ def error_of(layers: int, dtype: str) -> float:
     graph, state = stack_of(with_fields(layers=layers, init_std=0.1))
 
     def measure(state: nnx.State) -> jax.Array:
-        return inverse_error(*nnx.merge(graph, state).reversible_parts(), CONTEXT, X, dtype=dtype)
+        return inverse_error(*nnx.merge(graph, state).reversible_parts(CONTEXT), X, dtype=dtype)
 
     return float(compiled(measure)(state))
 

@@ -10,6 +10,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import DirectionStacks
 from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import Context
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -35,8 +36,8 @@ def test_gradients_are_those_of_all_kept(fields: dict[str, Any]):
     x_BLD, key = jax.random.normal(jax.random.key(1), (2, 7, 8)), jax.random.key(2)
 
     def loss(params: Any, x_BLD: jax.Array, *, keeps_all: bool) -> jax.Array:
-        stack, read = nnx.merge(graph, params), (x_BLD, SEGMENTS, jnp.zeros_like(SEGMENTS))
-        return jnp.sin(stack.tapped(*read, rng=key)[0] if keeps_all else stack(*read, rng=key)).sum()
+        stack, read = nnx.merge(graph, params), (x_BLD, Context(SEGMENTS, jnp.zeros_like(SEGMENTS), key))
+        return jnp.sin(stack.tapped(*read)[0] if keeps_all else stack(*read)).sum()
 
     def of_both(params: Any, x_BLD: jax.Array) -> list[Any]:
         both = (lambda *args, all=all: loss(*args, keeps_all=all) for all in (False, True))

@@ -13,7 +13,7 @@ from flax import nnx
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack, layer_mechanisms, period
-from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.context import Context, OtherSequence, fold
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
@@ -43,7 +43,7 @@ def random_parameters(config: ModelConfig) -> dict:
 
 def run_stack(config: ModelConfig, parameters: dict, x: jax.Array) -> jax.Array:
     stack = nnx.merge(abstract_stack(config)[0], {'layers': parameters})
-    return stack(x, SEGMENTS, POSITIONS, rng=KEYS)
+    return stack(x, Context(SEGMENTS, POSITIONS, rng=KEYS))
 
 
 def value_and_gradients(config: ModelConfig, parameters: dict) -> tuple[jax.Array, tuple]:
@@ -106,11 +106,10 @@ def test_layers_with_a_cross_attention_all_read_the_other_sequence():
     def by_hand(x: jax.Array) -> jax.Array:
         for number in range(2):
             layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters['layers']))
-            context = {'other_BMD': other.states_BMD, 'other_segments_BM': other.segments_BM}
-            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), **context)
+            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), other=other)
         return x
 
-    scanned = jax.jit(lambda x: nnx.merge(graph, parameters)(x, SEGMENTS, POSITIONS, rng=KEYS, other=other))
+    scanned = jax.jit(lambda x: nnx.merge(graph, parameters)(x, Context(SEGMENTS, POSITIONS, KEYS, other=other)))
     assert_close(scanned(X), jax.jit(by_hand)(X))
 
 
@@ -154,7 +153,7 @@ def test_one_bias_of_positions_serves_all_layers_and_gets_the_gradients_of_all(c
     layer_graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
 
     def scanned(parameters: dict) -> jax.Array:
-        return nnx.merge(graph, parameters)(X, SEGMENTS, POSITIONS, rng=KEYS)
+        return nnx.merge(graph, parameters)(X, Context(SEGMENTS, POSITIONS, KEYS))
 
     def one_by_one(parameters: dict) -> jax.Array:
         x, bias = X, nnx.merge(graph, parameters).position_bias(POSITIONS)
@@ -163,7 +162,7 @@ def test_one_bias_of_positions_serves_all_layers_and_gets_the_gradients_of_all(c
             if config.sharing == 'none':
                 own = jax.tree.map(lambda leaf, number=number: leaf[number], own)
             layer = nnx.merge(layer_graph, own)
-            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), mechanism=mechanism, bias=bias)
+            (x,), _ = layer.run((x,), Context(SEGMENTS, POSITIONS, fold(KEYS, number), bias=bias), mechanism)
         return x
 
     def loss(apply: Any, parameters: dict) -> jax.Array:
@@ -183,7 +182,7 @@ def lowered_gradient(config: ModelConfig, length: int) -> jax.stages.Lowered:
     positions = jnp.arange(length)[None]
 
     def loss(state: nnx.State, x: jax.Array) -> jax.Array:
-        return nnx.merge(graph, state)(x, jnp.ones_like(positions), positions, rng=jax.random.key(0)).sum()
+        return nnx.merge(graph, state)(x, Context(jnp.ones_like(positions), positions, jax.random.key(0))).sum()
 
     x = jax.ShapeDtypeStruct((1, length, config.width), jnp.float32)
     return jax.jit(jax.grad(loss)).lower(state, x)
@@ -209,7 +208,9 @@ def test_dropout_needs_a_key():
     stack = Stack(CONFIG, rngs=nnx.Rngs(0))
     plain = with_fields(dropout_rate=0.0, attention_dropout_rate=0.0)
     without_dropout = nnx.merge(nnx.split(Stack(plain, rngs=nnx.Rngs(0)))[0], nnx.state(stack))
-    run = jax.jit(lambda: (stack(X, SEGMENTS, POSITIONS), without_dropout(X, SEGMENTS, POSITIONS, rng=KEYS)))
+    run = jax.jit(
+        lambda: (stack(X, Context(SEGMENTS, POSITIONS)), without_dropout(X, Context(SEGMENTS, POSITIONS, KEYS)))
+    )
     assert_close(*run())
 
 
@@ -238,7 +239,7 @@ def test_turns_repeat_with_the_shortest_period():
 def test_random_mechanisms_draw_for_each_layer_and_key(attention: str):
     config = with_fields(attention=attention, shared_qk=True, attention_dropout_rate=0.0, sharing='all')
     stack = nnx.merge(abstract_stack(config)[0], {'layers': random_parameters(config)})
-    run = jax.jit(lambda key: stack(X, SEGMENTS, POSITIONS, mechanism_rng=key))
+    run = jax.jit(lambda key: stack(X, Context(SEGMENTS, POSITIONS, mechanism_rng=key)))
     first, again, other = (run(jax.random.key(number)) for number in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert jnp.isfinite(first).all() and not jnp.array_equal(first, other)

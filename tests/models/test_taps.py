@@ -48,19 +48,19 @@ def stack_of(name: str) -> Stack:
 
 def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
     """Each layer's output, what its attention reads and what that gives, from layers called one after another."""
-    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.shared_terms(POSITIONS), [], [], []
+    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.terms(POSITIONS), [], [], []
     first = second = X
     for number, mechanism in enumerate(layer_mechanisms(stack.config)):
         layer = layers[stack.config.layer_numbers[number]]
-        context = Context(SEGMENTS, POSITIONS, **terms)
+        context = Context(SEGMENTS, POSITIONS).with_terms(terms)
         reads.append(layer.attention_norm(second) if stack.config.norm == 'pre' else second)
-        attended.append(layer.attention(reads[-1], SEGMENTS, POSITIONS, mechanism=mechanism, **terms))
+        attended.append(layer.attention.run(reads[-1], context, mechanism)[0])
         if stack.config.stack == 'reversible':
             first = first + attended[-1]
             second = second + layer.added(layer.sub_layers[1], first, context)
             outputs.append((first + second) / 2)
         else:
-            first = second = layer(second, SEGMENTS, POSITIONS, mechanism=mechanism, **terms)
+            first = second = layer.run((second,), context, mechanism)[0][0]
             outputs.append(second)
     return outputs, reads, attended
 
@@ -69,7 +69,7 @@ def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack
     """What a layer's attention gives by the weights of the queries and keys that were handed out."""
     mechanism = layer_mechanisms(stack.config)[number]
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention['attention'])
-    bias = stack.shared_terms(POSITIONS).get('bias')
+    bias = stack.terms(POSITIONS).bias
     segments = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
     weights_BHLM = attention_weights(*operands[:2], mechanism, bias=bias, relative=operands.relative, **segments)
     value_BMHK = layer.attention.split_heads(layer.attention.value(x_BLD))
@@ -79,11 +79,11 @@ def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack
 @pytest.mark.parametrize('name', CASES)
 def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
     stack = stack_of(name)
-    out, taps = jax.jit(lambda x: stack.tapped(x, SEGMENTS, POSITIONS))(X)
+    out, taps = jax.jit(lambda x: stack.tapped(x, Context(SEGMENTS, POSITIONS)))(X)
     outputs, reads, attended = jax.jit(lambda: recomputed(stack))()
     assert_close(taps.outputs_NBLD, jnp.stack(outputs))
     np.testing.assert_array_equal(out, taps.outputs_NBLD[-1])
-    assert_close(out, jax.jit(lambda x: stack(x, SEGMENTS, POSITIONS))(X))
+    assert_close(out, jax.jit(lambda x: stack(x, Context(SEGMENTS, POSITIONS)))(X))
     layers = stack.parameter_layers()
     for number, (read, expected) in enumerate(zip(reads, attended, strict=True)):
         layer = layers[stack.config.layer_numbers[number]]
@@ -95,7 +95,7 @@ OTHER = OtherSequence(jax.random.normal(jax.random.key(7), (2, 4, 16)), jnp.asar
 
 def cross_queries(stack: Stack) -> list[jax.Array]:
     """The queries of each layer's cross-attention, which reads the residual sum after self-attention."""
-    context, queries = Context(SEGMENTS, POSITIONS, other_BMD=OTHER.states_BMD, other_segments_BM=OTHER.segments_BM), []
+    context, queries = Context(SEGMENTS, POSITIONS, other=OTHER), []
     streams = begin(X, is_reversible=stack.config.stack == 'reversible')
     for layer, mechanism in zip(stack.parameter_layers(), layer_mechanisms(stack.config), strict=True):
         read = streams[0] + layer.added(layer.sub_layers[0], streams[-1], context, mechanism)
@@ -109,10 +109,10 @@ def cross_queries(stack: Stack) -> list[jax.Array]:
 def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_sequence(kind: str):
     config = ModelConfig(**SIZES | {'stack': kind, 'norm': 'pre'})
     stack = nnx.merge(*drawn(lambda: Stack(config, causal=True, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))))
-    _, taps = jax.jit(lambda x: stack.tapped(x, SEGMENTS, POSITIONS, other=OTHER))(X)
+    _, taps = jax.jit(lambda x: stack.tapped(x, Context(SEGMENTS, POSITIONS, other=OTHER)))(X)
     assert set(taps.attention) == {'attention', 'cross_attention'}
     cross = taps.attention['cross_attention']
-    keys = [layer.cross_attention.cross_keys(OTHER).key for layer in stack.parameter_layers()]
+    keys = [layer.cross_attention.keys(OTHER).key for layer in stack.parameter_layers()]
     assert_close(cross.key_BMHK, jnp.stack(keys))
     assert_close(cross.query_BLHK, jnp.stack(jax.jit(lambda: cross_queries(stack))()))
 
@@ -126,10 +126,10 @@ def outputs_of_scans(call: Any) -> list[int]:
 @pytest.mark.parametrize('name, streams', [('plain', 1), ('shared', 1), ('reversible', 2)])
 def test_without_a_request_the_scan_hands_out_nothing(name: str, streams: int):
     stack = stack_of(name)
-    assert outputs_of_scans(lambda x: stack(x, SEGMENTS, POSITIONS)) == [streams]
+    assert outputs_of_scans(lambda x: stack(x, Context(SEGMENTS, POSITIONS))) == [streams]
     operands = 3 * len(set(layer_mechanisms(stack.config)))
     outputs = streams * len(set(layer_mechanisms(stack.config)))
-    assert outputs_of_scans(lambda x: stack.tapped(x, SEGMENTS, POSITIONS)) == [streams + outputs + operands]
+    assert outputs_of_scans(lambda x: stack.tapped(x, Context(SEGMENTS, POSITIONS))) == [streams + outputs + operands]
 
 
 def test_gradients_through_the_taps_of_a_reversible_stack_are_those_of_its_output():
@@ -137,7 +137,7 @@ def test_gradients_through_the_taps_of_a_reversible_stack_are_those_of_its_outpu
     weights = jnp.cos(jnp.arange(X.size)).reshape(X.shape)
 
     def gradient(call: Any) -> jax.Array:
-        return jax.jit(jax.grad(lambda x: (call(x, SEGMENTS, POSITIONS) * weights).sum()))(X)
+        return jax.jit(jax.grad(lambda x: (call(x, Context(SEGMENTS, POSITIONS)) * weights).sum()))(X)
 
     tapped = gradient(lambda *arguments: stack.tapped(*arguments)[1].outputs_NBLD[-1])
     assert_close(tapped, gradient(stack), gradient=True)

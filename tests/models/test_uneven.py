@@ -14,7 +14,7 @@ from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.uneven import layer_sizes, stretches
-from efficient_attention.modules.constant import Constant
+from efficient_attention.modules.layer import Constant
 from tests.tolerances import assert_close
 
 SIZES = ModelConfig(

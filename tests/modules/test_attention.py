@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import Attention, cross_options, cross_rng
+from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.cross_attention import CrossAttention, cross_options, cross_rng
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -142,8 +144,8 @@ def test_a_bias_is_added_to_the_logits():
 
     places = jnp.arange(6)
     array = alibi(places[None, None, :, None], places[None, None, None, :])
-    plain, biased = (module(X, SEGMENTS, POSITIONS, bias=bias) for bias in (None, alibi))
-    assert_close(biased, module(X, SEGMENTS, POSITIONS, bias=array))
+    plain, biased = (module.run(X, Context(SEGMENTS, POSITIONS, bias=bias))[0] for bias in (None, alibi))
+    assert_close(biased, module.run(X, Context(SEGMENTS, POSITIONS, bias=array))[0])
     assert jnp.abs(biased - plain).max() > 1e-3
     x = np.asarray(X[0], np.float64)
     q, k, v = (numbers(layer, x) for layer in (module.query, module.key, module.value))
@@ -158,7 +160,7 @@ def test_a_bias_and_global_tokens_are_refused_together():
     config = LayerConfig(width=16, heads=4, attention='window(1)', global_tokens=2)
     module = Attention(config, rngs=nnx.Rngs(1))
     with pytest.raises(ValueError, match='is_global and bias do not go together'):
-        module(X, SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6)))
+        module.run(X, Context(SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6))))
 
 
 # ---- cross-attention ----
@@ -172,6 +174,7 @@ READER = Context(
     jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6]),
     jnp.asarray([[0, 1, 2, 0, 1, 0], [*range(6)]]),
     mechanism_rng=jax.random.key(9),
+    other=OTHER,
 )
 BACKENDS = {'full': 'auto', 'window(1)': 'blocked', 'per_head(full, window(1))': 'auto', 'linear': 'auto'}
 BACKENDS['favor(8, orthogonal=False)'] = 'auto'
@@ -184,11 +187,11 @@ def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
 
     def output(states: jax.Array, params: dict, backend: str) -> tuple[jax.Array, jax.Array]:
         changed = dataclasses.replace(config, attention_backend=backend)
-        graph, _ = nnx.split(nnx.eval_shape(lambda: Attention(changed, is_cross=True, rngs=nnx.Rngs(0))))
-        out, _ = nnx.merge(graph, params).cross(X, READER, OTHER._replace(states_BMD=states))
+        graph, _ = nnx.split(nnx.eval_shape(lambda: CrossAttention(changed, rngs=nnx.Rngs(0))))
+        out, _ = nnx.merge(graph, params).run(X, READER._replace(other=OTHER._replace(states_BMD=states)))
         return jnp.sin(out).sum(), out
 
-    params = drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0)))[1]
+    params = drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0)))[1]
     both = jax.jit(
         lambda: [
             jax.grad(output, argnums=(0, 1), has_aux=True)(OTHER.states_BMD, params, backend)
@@ -202,23 +205,22 @@ def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
 
 def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     config = LayerConfig(width=16, heads=2, cross_attention='window(1)', attention_dropout_rate=0.0)
-    module = nnx.merge(*drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0))))
-    out, (query, key, *_) = module.cross(X, READER, OTHER)
-    weights = attention_weights(
-        query, key, config.cross_mechanism, **cross_options(config.cross_mechanism, READER, OTHER)
-    )
-    value = module.cross_keys(OTHER).value
+    module = nnx.merge(*drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0))))
+    out, (query, key, *_) = module.run(X, READER)
+    options = cross_options(config.cross_mechanism, READER, Options())
+    weights = weights_with(query, key, config.cross_mechanism, options)
+    value = module.keys(OTHER).value
     assert_close(out, module.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value)))
     is_far = jnp.abs(READER.positions_BL[:, :, None] - OTHER.positions_BM[:, None]) > 1
     assert not weights[jnp.broadcast_to(is_far[:, None], weights.shape)].any()
 
 
 def test_dropout_of_cross_attention_has_a_key_apart_from_what_its_mechanism_draws():
-    module = nnx.merge(*drawn(lambda: Attention(CONFIG, is_cross=True, rngs=nnx.Rngs(0))))
+    module = nnx.merge(*drawn(lambda: CrossAttention(CONFIG, rngs=nnx.Rngs(0))))
     context = READER._replace(rng=jax.random.key(1))
-    dropped = module.cross(X, context, OTHER)[0]
+    dropped = module.run(X, context)[0]
     others = {'mechanism_rng': jax.random.key(2)}, {'mechanism_rng': None}
-    assert all((module.cross(X, context._replace(**other), OTHER)[0] == dropped).all() for other in others)
-    assert jnp.abs(module.cross(X, context._replace(rng=jax.random.key(3)), OTHER)[0] - dropped).max() > 1e-2
+    assert all((module.run(X, context._replace(**other))[0] == dropped).all() for other in others)
+    assert jnp.abs(module.run(X, context._replace(rng=jax.random.key(3)))[0] - dropped).max() > 1e-2
     assert (jax.random.key_data(cross_rng(READER.mechanism_rng)) != jax.random.key_data(READER.mechanism_rng)).any()
     assert cross_rng(None) is None

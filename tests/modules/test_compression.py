@@ -10,9 +10,18 @@ from flax import nnx
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules import compression as module
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.compression import compress, held, make_compressor, reconstruction_error
+from efficient_attention.modules.compression import (
+    RECONSTRUCTION,
+    compress,
+    held,
+    make_compressor,
+    over_layers,
+    reconstruction_error,
+    told_losses,
+)
 from efficient_attention.modules.context import LayerMemory
 from tests.tolerances import assert_close
 
@@ -127,3 +136,18 @@ def test_the_loss_runs_on_the_config_s_backend(monkeypatch: pytest.MonkeyPatch):
     attention, mechanism = Attention(config, rngs=nnx.Rngs(0)), parse_mechanism('causal')
     reconstruction_error(attention, mechanism, TOKENS, TOKENS, TOKENS)
     assert asked == ['reference', 'reference']
+
+
+LEARNED = {'compression': 'convolution', 'compressed_length': 8, 'reconstruction_weight': 0.5}
+
+
+def test_a_learned_compressor_tells_its_loss_where_there_are_slots():
+    assert told_losses(ModelConfig(**LEARNED)) == {RECONSTRUCTION: 0.5}
+    assert told_losses(ModelConfig(**LEARNED | {'compressed_length': 0})) == {}
+    assert told_losses(ModelConfig(compression='mean', compressed_length=8)) == {}
+    assert told_losses(ModelConfig()) == {}
+
+
+def test_sums_are_added_over_layers():
+    assert over_layers({'one': jnp.arange(3.0)})['one'] == 3.0
+    assert over_layers({}) == {}

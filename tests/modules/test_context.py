@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from efficient_attention.attention.request import Options
 from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, fold
 
 SEGMENTS = jnp.asarray([[1, 1, 2], [3, 0, 0]])
@@ -27,10 +28,10 @@ def test_a_layer_of_a_stack_gets_its_keys_and_its_memory_and_what_all_read():
 
 
 def test_a_memory_stands_before_the_segment():
-    options = LayerMemory(jnp.zeros((2, 2, 4)), jnp.asarray([[0, 1], [3, 3]])).options(SEGMENTS)
-    np.testing.assert_array_equal(options['key_segments'], [[0, 1, 1, 1, 2], [3, 3, 3, 0, 0]])
-    np.testing.assert_array_equal(options['key_positions'], [[0, 1, 2, 3, 4]])
-    np.testing.assert_array_equal(options['query_positions'], [[2, 3, 4]])
+    options = LayerMemory(jnp.zeros((2, 2, 4)), jnp.asarray([[0, 1], [3, 3]])).before(Options(), SEGMENTS)
+    np.testing.assert_array_equal(options.key_segments, [[0, 1, 1, 1, 2], [3, 3, 3, 0, 0]])
+    np.testing.assert_array_equal(options.key_positions, [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(options.query_positions, [[2, 3, 4]])
 
 
 def memory_of(*numbers: int) -> LayerMemory:

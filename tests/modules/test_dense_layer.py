@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig

@@ -10,6 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.context import Context
 from efficient_attention.modules.distances import DistanceBiases, DistanceTerm
 from efficient_attention.modules.positions import sinusoid
 from tests.tolerances import assert_close
@@ -30,7 +31,7 @@ def test_attention_has_the_papers_four_terms(clamp: int, is_shared: bool):
     shared = DistanceBiases(config, rngs=nnx.Rngs(1))() if is_shared else None
     x_BLD = jax.random.normal(jax.random.key(0), (2, LENGTH, 16))
     segments, positions = jnp.ones((2, LENGTH), jnp.int32), jnp.zeros((2, LENGTH), jnp.int32)
-    out = layer(x_BLD, segments, positions, distance_biases=shared)
+    out, _ = layer.run(x_BLD, Context(segments, positions, distance_biases=shared))
 
     u_HK, v_HK = shared or layer.distances.biases()
     q, k, value = layer.project(x_BLD, positions, config.mechanisms[0])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.devices import using_forms
 from efficient_attention.modules.int8 import codes_of, int8_product, integer_sums, numbers_of, rounded, scale_of
 from tests.tolerances import assert_close
 

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context
-from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.layer import Constant, Layer
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
 
@@ -82,7 +82,7 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
         np.asarray([[1, 1, 1, 2, 2, 0]] * 3),
         np.asarray([[1, 1, 2, 0], [1, 1, 1, 1], [2, 2, 0, 0]]),
     )
-    context = Context(jnp.asarray(segments), POSITIONS, other_BMD=other, other_segments_BM=jnp.asarray(other_segments))
+    context = Context(jnp.asarray(segments), POSITIONS, other=OtherSequence(other, jnp.asarray(other_segments)))
     attended = X + layer.added(layer.sub_layers[0], X, context)
     attended = attended if norm == 'pre' else layer.attention_norm(attended)
 
@@ -101,7 +101,14 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
     x = x if norm == 'pre' else layer.cross_attention_norm(x)
     x = x + layer.added(layer.sub_layers[2], x, context)
     expected = x if norm == 'pre' else layer.feed_forward_norm(x)
-    given = {'other_BMD': other, 'other_segments_BM': context.other_segments_BM}
-    assert_close(layer(X, context.segments_BL, POSITIONS, **given), expected, gradient=True)
+    assert_close(layer(X, context.segments_BL, POSITIONS, other=context.other), expected, gradient=True)
     with pytest.raises(ValueError, match='cross_attention reads another sequence; give it as `other`'):
         layer(X, context.segments_BL, POSITIONS)
+
+
+def test_a_sub_layer_without_heads_adds_its_bias_everywhere_and_reads_nothing():
+    module = Constant(LayerConfig(width=4, heads=2))
+    module.bias[...] = jnp.arange(4.0)
+    x_BLD = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    np.testing.assert_array_equal(module(x_BLD), np.broadcast_to(np.arange(4.0), (2, 3, 4)))
+    assert not jax.grad(lambda x_BLD: module(x_BLD).sum())(x_BLD).any()

@@ -14,6 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.cross_attention import CrossAttention
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(
@@ -103,18 +104,18 @@ def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
     x = jax.random.normal(jax.random.key(0), (2, 10, 16))
     module = Attention(config, rngs=nnx.Rngs(0))
     positions = jnp.broadcast_to(jnp.arange(10), (2, 10))
-    out, operands = module.self_attention(x, Context(SEGMENTS, positions))
+    out, operands = module.run(x, Context(SEGMENTS, positions))
     mechanism = config.mechanisms[0]
     given = attend(
         operands.query_BLHK, operands.key_BMHK, operands.value_BMHK, mechanism, learned=module.learned(),
         query_segments=SEGMENTS, key_segments=SEGMENTS,
     )  # fmt: skip
     assert_close(out, module.join_heads(given))
-    cross = Attention(config, is_cross=True, rngs=nnx.Rngs(1))
+    cross = CrossAttention(config, rngs=nnx.Rngs(1))
     assert set(cross.learned()) == {'keys'}
     other = OtherSequence(jax.random.normal(jax.random.key(2), (2, 7, 16)), jnp.ones((2, 7), jnp.int32))
-    at_once, _ = cross.cross(x, Context(SEGMENTS, positions), other)
-    fixed, _ = cross.read_fixed(x, SEGMENTS, positions, cross.fixed_keys(other))
+    at_once, _ = cross.run(x, Context(SEGMENTS, positions, other=other))
+    fixed, _ = cross.go_on(x, Context(SEGMENTS, positions), cross.fixed_keys(other))
     assert_close(at_once, fixed)
     assert at_once.any()
 

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.context import Context
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.recurrent import Recurrent
 from efficient_attention.recurrence.recur import recur
@@ -62,8 +63,8 @@ def test_dropout_of_the_state_is_one_mask_for_all_positions_of_a_row():
 
 def test_tokens_go_on_from_a_state():
     module = make(cell='lstm')
-    out, state = module.go_on(X[:, :4], SEGMENTS[:, :4], module.empty_state(2))
-    rest, _ = module.go_on(X[:, 4:], SEGMENTS[:, 4:], state)
+    out, state = module.go_on(X[:, :4], Context(SEGMENTS[:, :4], SEGMENTS[:, :4]), module.empty_state(2))
+    rest, _ = module.go_on(X[:, 4:], Context(SEGMENTS[:, 4:], SEGMENTS[:, 4:]), state)
     assert_close(jnp.concatenate([out, rest], axis=1), module(X, SEGMENTS))
 
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.cross_attention import CrossAttention
 from tests.attention import contract
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -62,13 +64,13 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
     """The same from fixed keys; in packed texts locations are those in the text."""
     options = {'location_length': 6} if score == 'location' else {}
     config = LayerConfig(width=D, heads=H, score=score, scaled_logits=is_scaled, attention_dropout_rate=0.0, **options)
-    module = nnx.merge(*drawn(lambda: Attention(config, is_cross=is_cross, rngs=nnx.Rngs(0))))
-    context = Context(SEGMENTS, POSITIONS)
+    module = nnx.merge(*drawn(lambda: (CrossAttention if is_cross else Attention)(config, rngs=nnx.Rngs(0))))
+    context = Context(SEGMENTS, POSITIONS, other=OTHER)
     read, segments, positions = OTHER[:3] if is_cross else (X, SEGMENTS, POSITIONS)
-    out, operands = module.cross(X, context, OTHER) if is_cross else module.self_attention(X, context)
-    options = {'query_segments': SEGMENTS, 'key_segments': segments} | operands.options
+    out, operands = module.run(X, context)
+    options = operands.beside(Options(query_segments=SEGMENTS, key_segments=segments))
     mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
-    weights = attention_weights(operands.query_BLHK, operands.key_BMHK, mechanism, **options)
+    weights = weights_with(operands.query_BLHK, operands.key_BMHK, mechanism, options)
     for row in range(2):
         of_row = np.asarray(read[row], np.float64)
         allowed = contract.same_segment(np.asarray(SEGMENTS[row]), np.asarray(segments[row]))
@@ -78,7 +80,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
         mixed = np.einsum('HLM,MHK->LHK', expected, v).reshape(-1, D)
         assert_close(out[row], mixed @ numbers(module.out.kernel) + numbers(module.out.bias), gradient=True)
     if is_cross:
-        found, again = module.read_fixed(X, SEGMENTS, POSITIONS, module.fixed_keys(OTHER))
+        found, again = module.go_on(X, Context(SEGMENTS, POSITIONS), module.fixed_keys(OTHER))
         assert_close(found, out)
         assert again is not None and (again.additive_HK is None) == (score != 'additive')
 
@@ -87,17 +89,17 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
 def test_local_p_reads_where_its_parameters_say(score: str):
     """Shares are sigmoid(v tanh(W h)); the same from fixed keys; all parameters learn."""
     config = LayerConfig(width=D, heads=H, score=score, cross_attention='local_p(2)', attention_dropout_rate=0.0)
-    graph, params = drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0)))
-    module, context = nnx.merge(graph, params), Context(SEGMENTS, POSITIONS)
-    out, operands = module.cross(X, context, OTHER)
+    graph, params = drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0)))
+    module, context = nnx.merge(graph, params), Context(SEGMENTS, POSITIONS, other=OTHER)
+    out, operands = module.run(X, context)
     hidden = np.tanh(heads(np.asarray(X, np.float64) @ numbers(module.centres.hidden.kernel)))
     expected = 1.0 / (1.0 + np.exp(-np.einsum('BLHK,HK->BLH', hidden, numbers(module.centres.vector))))
     assert_close(operands.centres_BLH, expected)
     fixed = module.fixed_keys(OTHER)
-    assert_close(module.read_fixed(X, SEGMENTS, POSITIONS, fixed)[0], out)
+    assert_close(module.go_on(X, context, fixed)[0], out)
 
     def loss(params: dict) -> jax.Array:
-        return jnp.sin(nnx.merge(graph, params).cross(X, context, OTHER)[0]).sum()
+        return jnp.sin(nnx.merge(graph, params).run(X, context)[0]).sum()
 
     gradients = jax.jit(jax.grad(loss))(params)
     assert all(jnp.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradients['centres']))

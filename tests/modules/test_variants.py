@@ -23,6 +23,7 @@ from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.context import Context
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.recurrent import Recurrent
@@ -97,11 +98,11 @@ PLACELESS = {'positions': 'none', 'max_length': 6}
 
 
 def read(stack: Stack, *arrays: jax.Array) -> jax.Array:
-    return stack(*arrays, mechanism_rng=jax.random.key(2))
+    return stack(arrays[0], Context(*arrays[1:], mechanism_rng=jax.random.key(2)))
 
 
 def read_dropped(stack: Stack, x: jax.Array, segments: jax.Array, positions: jax.Array, keys: jax.Array) -> jax.Array:
-    return stack(x, segments, positions, rng=jax.random.wrap_key_data(keys))
+    return stack(x, Context(segments, positions, jax.random.wrap_key_data(keys)))
 
 
 def read_globally(layer: Attention, *arrays: jax.Array) -> jax.Array:

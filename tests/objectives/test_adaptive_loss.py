@@ -13,8 +13,8 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.attention.devices import using_forms
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import Cluster
 from efficient_attention.models.decoder import Decoder

@@ -15,10 +15,9 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.compared import as_batch_arrays, compared
-from efficient_attention.objectives.distillation import Distillation
+from efficient_attention.objectives.distillation import Distillation, soft_targets, squared_sum
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.objectives.teacher_terms import soft_targets, squared_sum
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.objectives.teacher_terms import (
+from efficient_attention.objectives.distillation import (
     cosine_sum,
     logits_sum,
     relations_sum,

@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.planning.chips import CHIPS, GIB
-from efficient_attention.training.peak_flops import peak_flops
+from efficient_attention.training.throughput import peak_flops
 
 DEVICE_KINDS = {'v5e': 'TPU v5 lite', 'v5p': 'TPU v5', 'v6e': 'TPU v6 lite', 'h200': 'NVIDIA H200'}
 PUBLISHED = {'v5e': 16, 'v5p': 95, 'v6e': 32, 'h200': 141}  # GB

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.pruning.gates import (
+from efficient_attention.pruning.pruner import (
     HIGH,
     LOW,
     TEMPERATURE,

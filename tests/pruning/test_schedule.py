@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from efficient_attention.config.prune import PruneConfig
-from efficient_attention.pruning.schedule import progress
+from efficient_attention.pruning.pruner import progress
 
 
 def test_it_is_the_cubic_of_optax_in_shares_of_the_run():

@@ -1,4 +1,4 @@
-"""Cells give what torch's layers gave (torch_cells.json, which scripts/peers/make_recurrent_fixtures.py writes)."""
+"""Cells give what torch's layers gave (torch_cells.json, which scripts/make_fixtures/torch_cells.py writes)."""
 
 import json
 from pathlib import Path

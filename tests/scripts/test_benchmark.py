@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from efficient_attention.commands import allocator
 from efficient_attention.commands.command_line import run_command
 from efficient_attention.errors import InputError
+from efficient_attention.processes import allocator
 from scripts import benchmark
 
 

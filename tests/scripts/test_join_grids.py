@@ -9,9 +9,9 @@ import pytest
 
 from configs.arena import mechanisms
 from efficient_attention.errors import InputError
-from efficient_attention.training.grid_report import grid_picture, grid_table
+from efficient_attention.experiments.grid_report import grid_picture, grid_table
 from scripts.join_grids import cells_of_rows, joined, main
-from tests.training.test_grid_report import cell
+from tests.experiments.test_grid_report import cell
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

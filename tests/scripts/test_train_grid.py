@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from absl import flags
 
-from efficient_attention.training import grid as module
+from efficient_attention.experiments import grid as module
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses

@@ -1,8 +1,8 @@
 """One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
 
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
-in a process of their own, with programs of their own, are those of tests/scripts/test_soak.py and
-tests/commands/test_hosts.py.
+in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
+tests/processes/test_hosts.py.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-from efficient_attention.training import loop
+from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
 
 
@@ -20,7 +20,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.made: dict[Any, Any] = {}
-        self.build_run, self.jit_train_step = loop.build_run, loop.jit_train_step
+        self.build_run, self.jit_train_step = guarded_run.build_run, loop.jit_train_step
 
     def once(self, kind: str, run: Run, make: Any) -> Any:
         """What `make` gives for the first run of this config."""
@@ -52,6 +52,6 @@ def shared_programs() -> Iterator[None]:
     """While the tests of a file run, the train loop takes each config's programs from its first run."""
     programs = Programs()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, 'build_run', programs.run_of)
+        patch.setattr(guarded_run, 'build_run', programs.run_of)
         patch.setattr(loop, 'jit_train_step', programs.train_step)
         yield

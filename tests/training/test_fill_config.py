@@ -13,9 +13,9 @@ from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
+from tests.distillation.tiny_teacher import write_teacher
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_fine_tuning import WORDS, tiny_config, tiny_values
-from tests.training.tiny_teacher import write_teacher
 
 
 def test_other_tasks_are_taken_as_they_are():

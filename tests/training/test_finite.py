@@ -1,5 +1,6 @@
 """Values that are not finite, put into every kind of array of a run: counted, named with their step, never saved."""
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 
 from configs.common import language_modelling_config
 from efficient_attention.attention.favor import definition
-from efficient_attention.commands.watchdog import Watchdog
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation
 from efficient_attention.models.sharding import path_name
+from efficient_attention.processes.watchdog import Watchdog
 from efficient_attention.training import loop
+from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.finite import (
     StateArrays,
     TrainingStopped,
@@ -26,11 +28,13 @@ from efficient_attention.training.finite import (
     is_finite,
     is_state_finite,
 )
+from efficient_attention.training.guarded_run import GuardedRun
 from efficient_attention.training.loop import Trainer
 from efficient_attention.training.progress import SilentProgress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import StepFn, jit_train_step
+from efficient_attention.training.step_queue import Interval
 from tests.training.tiny_run import write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -64,8 +68,6 @@ NAN, INF = float('nan'), float('inf')
 
 class Saved:
     """Checkpoints of which there is only the promise that they are finite."""
-
-    newest = None
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -139,6 +141,13 @@ def with_value(tree: Any, name: str, value: float, place: Any) -> Any:
     return jax.tree_util.tree_map_with_path(put, tree)
 
 
+def unguarded(run: Run, state: TrainState, saved: Saved, lines: Lines) -> GuardedRun:
+    """A new run without a workdir."""
+    patience, watchdog = Patience(run.config.train.early_stop, run.config.checkpoint), Watchdog(0, lines.workdir)
+    beside: Any = {'checkpoints': saved, 'log': lines, 'progress': lines, 'stop': Endless(), 'watchdog': watchdog}
+    return GuardedRun(run, state, evaluations=[], patience=patience, interval=Interval(), record={}, **beside)
+
+
 def take_steps(started: tuple, folder: Path, monkeypatch, name: str = '', *put: Any) -> tuple[Saved, Lines]:
     """All steps of a run; before step `STEP` + 1 `put` is put into the array of this name in its batch or state."""
     run, state, step = started
@@ -152,9 +161,9 @@ def take_steps(started: tuple, folder: Path, monkeypatch, name: str = '', *put: 
 
     monkeypatch.setattr(loop, 'jit_train_step', lambda _run: take_step)
     saved, lines = Saved(), Lines(folder)
-    Trainer(run, saved, lines, lines, {}, Watchdog(0, folder)).run_steps(
-        jax.device_put(state, run.shardings), Endless()
-    )
+    guarded = unguarded(run, jax.device_put(state, run.shardings), saved, lines)
+    monkeypatch.setattr(loop, 'guarded_run', lambda *_, **__: contextlib.nullcontext(guarded))
+    loop.train(run.config, folder)
     assert not name or injected
     return saved, lines
 
@@ -248,7 +257,7 @@ def test_held_out_numbers_that_are_not_finite_are_named_and_are_not_the_best(rem
     run, state, _ = remembering
     monkeypatch.setattr(Evaluation, 'metrics', lambda *_, **__: {'causal_lm_loss': NAN, 'causal_lm_accuracy': 0.5})
     lines = Lines(tmp_path)
-    trainer = Trainer(run, Saved(), lines, lines, {}, Watchdog(0, tmp_path))
+    trainer = Trainer(unguarded(run, state, Saved(), lines))
     trainer.patience.add(trainer.evaluate(2, state))
     assert lines.said[-1] == 'step 2 held out: not finite, and never the best: causal_lm_loss'
     assert not trainer.patience.is_best

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.interval import Interval
+from efficient_attention.training.step_queue import Interval
 
 
 def interval_of(losses: list[float], skipped: tuple[int, ...] = (), start: Interval | None = None) -> Interval:

@@ -16,17 +16,18 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.commands import stop_signal
-from efficient_attention.commands.stop_signal import StopSignal
-from efficient_attention.commands.stopping import Stage, StopWatch
-from efficient_attention.commands.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.processes import stop_signal
+from efficient_attention.processes.stop_signal import StopSignal
+from efficient_attention.processes.stopping import Stage, StopWatch
+from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.pretraining import PretrainingTask
-from efficient_attention.training import loop
+from efficient_attention.training import guarded_run
 from efficient_attention.training.finite import TrainingStopped
+from efficient_attention.training.guarded_run import write_report_at_the_end
 from efficient_attention.training.initial_params import InitialParams
-from efficient_attention.training.loop import Trainer, train, write_report_at_the_end
+from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
@@ -105,7 +106,7 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
         stopping.setattr(stop_signal, 'stop_watch', lambda: watch)
-        stopping.setattr(loop, 'write_report', lambda *_: stages.append(watch.stage))
+        stopping.setattr(guarded_run, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
     assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVED]  # a report has more time than the moment after
@@ -210,7 +211,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow  # tests/scripts/test_soak.py kills one thrice
+@pytest.mark.slow  # tests/scripts/stress/test_soak.py kills one thrice
 def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken):
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
@@ -327,7 +328,7 @@ def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
             yield batch
 
     monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)
-    monkeypatch.setattr(loop, 'Watchdog', WatchdogOfTests)
+    monkeypatch.setattr(guarded_run, 'Watchdog', WatchdogOfTests)
     with pytest.raises(Stalled, match='^process 0 of 1 stalled at step 14, waiting for input for 10'):
         train(tiny_config(folder, **MESH), folder / 'stalled')
     notes = WatchdogOfTests.newest.notes
@@ -359,7 +360,7 @@ def test_a_report_that_cannot_be_written_hides_no_other_error(unbroken, monkeypa
     def fail(workdir: Path) -> None:
         raise RunError(f'{workdir}/report.html: cannot be written')
 
-    monkeypatch.setattr(loop, 'write_report', fail)
+    monkeypatch.setattr(guarded_run, 'write_report', fail)
     with pytest.raises(RunError, match='report.html: cannot be written'):
         write_report_at_the_end(unbroken, None, None, None)
     write_report_at_the_end(unbroken, ValueError, ValueError('first'), None)
@@ -370,7 +371,7 @@ def test_a_report_that_cannot_be_written_hides_no_other_error(unbroken, monkeypa
 
 
 def test_another_config_is_refused_and_named_before_data_are_prepared(folder, unbroken, monkeypatch):
-    monkeypatch.setattr(loop, 'build_run', lambda *_, **__: pytest.fail('data are prepared'))
+    monkeypatch.setattr(guarded_run, 'build_run', lambda *_, **__: pytest.fail('data are prepared'))
     with pytest.raises(InputError, match=r'config\.train\.seed = 0, now it is 1; name a new --workdir'):
         train(tiny_config(folder, **MESH, **{'train.seed': 1}), unbroken)
 

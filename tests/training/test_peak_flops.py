@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from efficient_attention.training.peak_flops import peak_flops
+from efficient_attention.training.throughput import peak_flops
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
-from tests.training.test_teacher import saved
+from tests.distillation.test_teacher import saved
+from tests.distillation.tiny_teacher import write_teacher
 from tests.training.tiny_fine_tuning import tiny_config
-from tests.training.tiny_teacher import write_teacher
 
 RUN = {'train.steps': 12, 'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'checkpoint.keep': 3}
 RUN |= {'checkpoint.save_best': False, 'optimizer.warmup_steps': 0}

@@ -26,8 +26,10 @@ from efficient_attention.objectives.objective import Batch, Objective
 from efficient_attention.training.finite import step_names
 from efficient_attention.training.loop import train
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.parts import RunningMeans
 from efficient_attention.training.run import build_run
 from efficient_attention.training.running_means import (
+    has_running_means,
     is_none,
     is_running_mean,
     mean_step,
@@ -90,9 +92,10 @@ def test_running_means_are_found_by_their_path():
     assert points_of(alone) is points_of(params) and points_of(others) is None
     assert is_none(None) and not is_none(0.0)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    assert sum(map(is_running_mean, paths)) == 1
+    assert sum(map(is_running_mean, paths)) == 1 and has_running_means(params)
     plain = {'running': {'means': 1.0}, 'my_running_means': {'x': 2.0}}
-    assert without_running_means(plain) == plain and not jax.tree.leaves(running_means_alone(plain))
+    assert without_running_means(plain) == plain and not has_running_means(plain)
+    assert not jax.tree.leaves(running_means_alone(plain))
 
 
 def test_a_point_moves_to_the_mean_of_what_belongs_to_it_and_stays_without_any():
@@ -109,7 +112,7 @@ def test_a_point_moves_to_the_mean_of_what_belongs_to_it_and_stays_without_any()
 def test_other_parameters_move_as_if_there_were_none_and_no_state_is_kept_of_them(name: str):
     """Moments, norms and trust ratios of the others stay what they are."""
     params, gradients = drawn()
-    optimizer = make_optimizer(dataclasses.replace(RULE, name=name), 5, stacked=STACKED_LAYERS)
+    optimizer = make_optimizer(dataclasses.replace(RULE, name=name), 5, stacked=STACKED_LAYERS, has_running_means=True)
     updates, state = optimizer.update(gradients, optimizer.init(params), params)
     others, their_gradients = ({'layers': {'query': tree['layers']['query']}} for tree in (params, gradients))
     expected, expected_state = optimizer.update(their_gradients, optimizer.init(others), others)
@@ -135,7 +138,9 @@ def test_what_is_frozen_stays():
         ({'frozen_layers': 1}, [True, False]),
         ({'layer_decay': 0.5}, [False, False]),
     ):
-        optimizer = make_optimizer(dataclasses.replace(RULE, **fields), 5, stacked=STACKED_LAYERS)
+        optimizer = make_optimizer(
+            dataclasses.replace(RULE, **fields), 5, stacked=STACKED_LAYERS, has_running_means=True
+        )
         updates, _ = optimizer.update(gradients, optimizer.init(params), params)
         expected = np.array(by_numpy(*(np.asarray(points_of(tree)) for tree in (params, gradients))))
         for layer, held in enumerate(is_held):
@@ -186,8 +191,8 @@ def batch_of(seed: int = 0, weight: float = 0.25) -> Batch:
 @functools.cache
 def step_and_start(micro_batches: int = 1) -> tuple[Any, TrainState]:
     graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None)
-    step = jax.jit(make_train_step(graph, Squares(), optimizer, micro_batches=micro_batches))
+    optimizer = make_optimizer(RULE, 10, stacked=None, has_running_means=True)
+    step = jax.jit(make_train_step(graph, Squares(), optimizer, micro_batches=micro_batches, parts=[RunningMeans()]))
     return step, initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
 
 
@@ -251,9 +256,9 @@ def test_sums_that_are_not_finite_make_a_step_be_skipped_though_its_loss_is(monk
     place = 'efficient_attention.attention.routing.centroids.statistics'
     monkeypatch.setattr(place, lambda near: statistics(near) + jnp.inf)
     graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None)
+    optimizer = make_optimizer(RULE, 10, stacked=None, has_running_means=True)
     start = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
-    after, metrics = jax.jit(make_train_step(graph, Squares(), optimizer))(start, batch_of())
+    after, metrics = jax.jit(make_train_step(graph, Squares(), optimizer, parts=[RunningMeans()]))(start, batch_of())
     assert np.isfinite(metrics['loss']) and np.isfinite(metrics['gradient_norm']) and after.skipped == 1
     assert step_names(batch_of(), after)[metrics['cause']].endswith('running_means/centroids')
     np.testing.assert_array_equal(centroids_of(after), centroids_of(start))
@@ -340,7 +345,7 @@ def test_a_run_that_goes_on_has_the_centroids_of_one_that_never_stopped(folder, 
     train(routed(folder, **{'eval.every_steps': 6}), folder / 'unbroken')
     with monkeypatch.context() as patch:
         steps = itertools.count(1)
-        patch.setattr('efficient_attention.training.loop.StopSignal.is_due', lambda _: next(steps) == 3)
+        patch.setattr('efficient_attention.training.guarded_run.StopSignal.is_due', lambda _: next(steps) == 3)
         with pytest.raises(RunStopped):
             train(routed(folder), folder / 'stopped')
     train(routed(folder), folder / 'stopped')

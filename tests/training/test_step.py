@@ -21,6 +21,7 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.finite import step_names
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.parts import Frozen
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, accumulate, join_rows, make_train_step, row_keys, split_rows
 from tests.training.tiny_batch import random_batch
@@ -282,8 +283,8 @@ def test_frozen_parameters_get_the_updates_of_zero_gradients_and_cost_no_backwar
     optimizer = make_optimizer(fields, 10, stacked=STACKED_LAYERS)
     state = initial_state(jax.tree.map(jnp.asarray, params), optimizer, 0)
     found, costs = [], []
-    for frozen in ((), fields.frozen):
-        step = jax.jit(make_train_step(graph, OBJECTIVE, optimizer, frozen=frozen)).lower(state, BATCH).compile()
+    for parts in ((), (Frozen(fields.frozen),)):
+        step = jax.jit(make_train_step(graph, OBJECTIVE, optimizer, parts=parts)).lower(state, BATCH).compile()
         found.append(step(state, BATCH)[0].params)
         costs.append(step.cost_analysis()['flops'])
     jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, **EQUAL), *found)

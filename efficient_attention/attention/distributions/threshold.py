@@ -1,4 +1,4 @@
-"""Distributions that are zero below a threshold: alpha-entmax, with its exact gradient.
+"""Distributions that are zero below a threshold: sparsemax and entmax, with their exact gradient.
 
 p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)), with the tau by which p sums to 1. Sources: Martins & Astudillo 2016,
 arXiv 1602.02068 (alpha 2); Peters et al. 2019, arXiv 1905.05702 (alpha 1.5). The power 1 / (alpha - 1) is whole here.
@@ -18,6 +18,16 @@ Rows = Float[Array, '...']  # entries along the last axis
 # A row takes up to twelve steps; as the product of excess and slope falls to a quarter or less with each, a row of a
 # million entries can take no more than 32.
 MOST_STEPS = 48
+
+
+def sparsemax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
+    """max(z - tau, 0) (Martins & Astudillo 2016, arXiv 1602.02068, equation 2)."""
+    return above_threshold(1, logits_BHLM, allowed_bhLM)
+
+
+def entmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
+    """max(z / 2 - tau, 0)^2 (Peters et al. 2019, arXiv 1905.05702, section 3.2)."""
+    return above_threshold(2, logits_BHLM, allowed_bhLM)
 
 
 def above_threshold(

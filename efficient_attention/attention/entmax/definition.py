@@ -5,8 +5,8 @@ import dataclasses
 from jax import Array
 from jaxtyping import Bool
 
-from efficient_attention.attention.distributions.entmax import entmax
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.distributions.threshold import entmax
+from efficient_attention.attention.logits.definition import OverPattern, Weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from efficient_attention.attention.favor.random_features import KERNELS, draw_features
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.mechanism import Draws, of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
@@ -32,6 +32,7 @@ class FAVOR(FeatureAttention):
     """
 
     name = 'favor'
+    draws = Draws(always=True)  # the features are random projections
 
     features: int = 256
     causal: bool = False
@@ -44,11 +45,6 @@ class FAVOR(FeatureAttention):
             require_at_least(1, f'favor {name}', getattr(self, name))
         require_truth_values('favor', causal=self.causal, orthogonal=self.orthogonal)
         require(self.kernel in KERNELS, 'favor kernel', self.kernel, f'one of {", ".join(KERNELS)}')
-
-    @property
-    def needs_rng(self) -> bool:
-        """The features are random projections."""
-        return True
 
     def feature_map(self, rng: Array, width: int) -> FeatureMap:
         """The map to the features that the key `rng` draws, for heads of this width."""
@@ -63,3 +59,13 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 def request_features(request: Request) -> FeatureMap:
     """The map to the features that the request's key draws."""
     return of_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
+
+
+def multiply_adds(mechanism: FAVOR, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: features of queries and keys, sums over keys, and sums read by queries.
+
+    Where causal also two products over the pairs of each chunk. The additions that features need beside their products
+    are left out.
+    """
+    chunk = min(mechanism.chunk, length) if mechanism.causal else 0
+    return heads * length * (4 * mechanism.features * width + chunk * (mechanism.features + width))

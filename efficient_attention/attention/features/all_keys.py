@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.devices import device_forms
 from efficient_attention.attention.features.chunks import cut_keys, cut_mask, cut_queries, join
 from efficient_attention.attention.features.feature_map import (
     LOWEST_LOG,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool
 
-from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.devices import device_forms
 from efficient_attention.attention.features import key_sums, segment_sums
 from efficient_attention.attention.features.chunk_attention import (
     AttendChunk,

@@ -6,7 +6,7 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
-from efficient_attention.attention.mechanism import Mechanism, refuse
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
 
@@ -22,29 +22,14 @@ class FeatureAttention(Mechanism):
     chunk: int
 
     @property
-    def is_causal(self) -> bool:
-        """Whether it was made with `causal=True`."""
-        return self.causal
+    def needs(self) -> Needs:
+        """Positions in the causal form alone; otherwise every query reads all keys of its segment."""
+        return Needs(positions=self.causal)
 
     @property
-    def has_causal_option(self) -> bool:
-        """True: the option is the field `causal`."""
-        return True
-
-    @property
-    def compares_positions(self) -> bool:
-        """True in the causal form alone; otherwise every query reads all keys of its segment."""
-        return self.causal
-
-    @property
-    def splits_tokens(self) -> bool:
-        """True: sums over parts of the keys add up."""
-        return True
-
-    @property
-    def has_dropout(self) -> bool:
-        """False: the weights are never computed one by one, so none can be dropped."""
-        return False
+    def form(self) -> Form:
+        """Sums over parts of the keys add up; weights are never computed one by one, so none can be dropped."""
+        return Form(has_dropout=False, splits_tokens=True)
 
 
 def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array, 'B H L M'], None]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from efficient_attention.attention.hard import definition, serve
+from efficient_attention.attention.hard import definition
 from efficient_attention.attention.logits.room import room_over_pattern
 
-ROOM = dataclasses.replace(room_over_pattern(definition.Hard), weights=definition.weights, serve=serve.serve)
+ROOM = dataclasses.replace(room_over_pattern(definition.Hard), weights=definition.weights_of, serve=definition.serve)

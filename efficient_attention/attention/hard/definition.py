@@ -1,4 +1,4 @@
-"""What hard attention over a pattern promises, and its weights where keys are drawn."""
+"""Hard attention over a pattern defined, and its weights where keys are drawn."""
 
 import dataclasses
 from typing import Any
@@ -10,8 +10,11 @@ from jaxtyping import Bool, UInt32
 from efficient_attention.attention.distributions.hard import drawn, hard
 from efficient_attention.attention.dropout import fold_indices, row_seeds
 from efficient_attention.attention.logits import definition as logits
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.logits.definition import OverPattern, Weights
+from efficient_attention.attention.logits.serve import serve as serve_logits
+from efficient_attention.attention.mechanism import Draws
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.room import Result
 from efficient_attention.errors import require_truth_values
 
 DRAW_STREAM = 0x64726177  # apart from what dropout draws from the same key
@@ -38,9 +41,9 @@ class Hard(OverPattern):
         require_truth_values('hard', sampled=self.sampled)
 
     @property
-    def draws_in_training(self) -> bool:
-        """Whether keys are drawn where `rng` is given."""
-        return self.sampled
+    def draws(self) -> Draws:
+        """Keys, where it is `sampled`."""
+        return Draws(in_training=self.sampled)
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """One for the allowed key with the largest logit."""
@@ -49,18 +52,18 @@ class Hard(OverPattern):
 
 def weights_of(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
     """The dense weights; of draws also their log-probabilities."""
-    if request.rng is None or not request.mechanism.draws_in_training:
+    if request.rng is None or not request.mechanism.draws.in_training:
         return logits.weights_of(request, dtype, precision)
     logits_BHLM = logits.scaled_logits(request, dtype, precision)
     return drawn(logits_BHLM, logits.allowed_pairs(request), random_bits(request, request.rng))
-
-
-def weights(request: Request) -> Weights:
-    """The dense weights from products in full float32 on accelerators too."""
-    return weights_of(request)
 
 
 def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
     """Bits that depend on the key, its row, head, query and key number alone, not on how the request is cut."""
     seeds_B = fold_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
     return fold_indices(seeds_B, *map(request.numbers, ('head', 'query', 'key')))
+
+
+def serve(request: Request) -> Result:
+    """The output of `Hard`, with every option of a request, and the log-probabilities of draws."""
+    return serve_logits(request, weights_of)

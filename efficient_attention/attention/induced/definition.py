@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.mechanism import Mechanism, Operand
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
@@ -31,34 +31,17 @@ class Induced(Mechanism):
     """
 
     name = 'induced'
+    needs = Needs(positions=False, whole_rows=True)  # points read all keys, and know nothing of places
+    form = Form(has_dropout=False)  # the weights of keys are never computed one by one
 
     points: int = 64
 
     def __post_init__(self) -> None:
         require_at_least(1, 'induced points', self.points)
 
-    @property
-    def compares_positions(self) -> bool:
-        """False: points know nothing of places."""
-        return False
-
-    @property
-    def has_dropout(self) -> bool:
-        """False: the weights of keys are never computed one by one."""
-        return False
-
-    @property
-    def needs_whole_rows(self) -> bool:
-        """True: points read all keys."""
-        return True
-
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
         """The points [H, P, K]."""
         return {'points': Operand((heads, self.points, width), 1.0)}
-
-    def differs_by_head(self, heads: int) -> bool:
-        """True: each head has points of its own."""
-        return heads > 1
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
@@ -77,3 +60,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     reading_BHLP, _ = masked_softmax(logits_BHLP, everywhere)
     weights_BHLM = jnp.einsum('BHLP,BHPM->BHLM', reading_BHLP, read_BHPM, precision=HIGHEST)
     return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+
+
+def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: points against keys, keys and values mixed, queries against points, and their mix."""
+    return 5 * heads * length * mechanism.points * width

@@ -1,6 +1,6 @@
 """Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236), and cosFormer (Qin et al. 2022, 2202.08791)."""
 
-from efficient_attention.attention.linear import cache, cost, definition, serve
+from efficient_attention.attention.linear import cache, definition, serve
 from efficient_attention.attention.room import Room
 
 ROOM = Room(
@@ -9,7 +9,7 @@ ROOM = Room(
     serve=serve.serve,
     init_cache=cache.init,
     decode=cache.decode,
-    multiply_adds=cost.multiply_adds,
+    multiply_adds=definition.multiply_adds,
     serve_share=serve.serve_share,
     feature_map=lambda mechanism, *_: definition.ELU if mechanism.kind == 'elu' else None,
 )

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from efficient_attention.attention.features.cosine import cosine_map, nan_beyond, with_places
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import of_kind, refuse
+from efficient_attention.attention.mechanism import Form, Needs, Reads, of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
@@ -43,24 +43,19 @@ class Linear(FeatureAttention):
         require_truth_values('linear', causal=self.causal)
 
     @property
-    def compares_positions(self) -> bool:
-        """Whether it is causal, or its features turn with positions."""
-        return self.causal or self.kind == 'cos'
+    def needs(self) -> Needs:
+        """Positions where it is causal, or where its features turn with them, up to the length of 'cos'."""
+        return Needs(positions=self.causal or self.kind == 'cos', longest=self.length)
 
     @property
-    def reads_other_sequence(self) -> bool:
-        """True unless it is causal."""
-        return not self.causal
+    def form(self) -> Form:
+        """As of every feature map; devices may have parts of a row of 'elu' alone."""
+        return Form(has_dropout=False, splits_tokens=self.kind == 'elu')
 
     @property
-    def splits_tokens(self) -> bool:
-        """Whether devices may have parts of a row: of 'elu'."""
-        return self.kind == 'elu'
-
-    @property
-    def longest(self) -> int:
-        """The length of 'cos'."""
-        return self.length
+    def reads(self) -> Reads:
+        """Another sequence unless it is causal; features of 'cos' serve places in each."""
+        return Reads(other_sequence=not self.causal)
 
 
 def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch K']:
@@ -90,3 +85,14 @@ def check_length(request: Request) -> None:
 def check_positions(most: int, mechanism: Linear) -> None:
     """Raises NotImplementedError for so many positions beyond the length of 'cos'."""
     refuse('linear', {f'room for {most} positions, only for {mechanism.length}': most > mechanism.length})
+
+
+def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: sums over keys and sums read by queries, of values and of a one.
+
+    Where causal also two products over the pairs of each chunk.
+    """
+    chunk = min(mechanism.chunk, length) if mechanism.causal else 0
+    if mechanism.kind == 'cos':  # two blocks of features, and a position behind each vector
+        return heads * length * (4 * width * (width + 2) + chunk * (3 * width + 1))
+    return heads * length * 2 * width * (width + 1 + chunk)

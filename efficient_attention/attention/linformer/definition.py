@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import drop_slots, masked_softmax
 from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
@@ -35,6 +35,7 @@ class Linformer(Mechanism):
     """
 
     name = 'linformer'
+    form = Form(drops_slots=True)  # dropout acts on the weights of slots
 
     rank: int = 256
     length: int = 512
@@ -48,34 +49,15 @@ class Linformer(Mechanism):
         require_truth_values('linformer', tied=self.tied, by_head=self.by_head, by_layer=self.by_layer)
 
     @property
-    def compares_positions(self) -> bool:
-        """False: a key's column is its place in the row."""
-        return False
-
-    @property
-    def drops_itself(self) -> bool:
-        """True: dropout acts on the weights of slots."""
-        return True
-
-    @property
-    def needs_whole_rows(self) -> bool:
-        """True: slots mix all keys."""
-        return True
-
-    @property
-    def longest(self) -> int:
-        """The columns of E and F."""
-        return self.length
+    def needs(self) -> Needs:
+        """Whole rows, which slots mix, of no more keys than E and F have columns; a key's column is its place."""
+        return Needs(positions=False, whole_rows=True, longest=self.length)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
         """E, `keys`, and F, `values`, where it is another: [1 or H, rank, length]."""
         shape = (heads if self.by_head else 1, self.rank, self.length)
         made = Operand(shape, 1.0 / math.sqrt(self.length), is_shared=not self.by_layer)
         return {'keys': made} if self.tied else {'keys': made, 'values': made}
-
-    def differs_by_head(self, heads: int) -> bool:
-        """Whether each head has arrays of its own."""
-        return self.by_head and heads > 1
 
 
 def mixtures(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H R M']]:
@@ -103,3 +85,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     if valid_BM is not None:
         weights_BHLM = jnp.where(valid_BM[:, None, None], weights_BHLM, 0.0)
     return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+
+
+def multiply_adds(mechanism: Linformer, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: keys and values to slots, queries against slots, and the slots' values mixed."""
+    return 4 * heads * length * mechanism.rank * width

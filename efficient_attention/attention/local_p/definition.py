@@ -9,10 +9,12 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.distributions import DISTRIBUTIONS
-from efficient_attention.attention.logits.definition import FLOAT32, HIGHEST, scaled_logits
-from efficient_attention.attention.logits.over_pattern import Weights
-from efficient_attention.attention.mechanism import Mechanism, of_kind
+from efficient_attention.attention.logits import definition as logits
+from efficient_attention.attention.logits.definition import FLOAT32, HIGHEST, Weights, scaled_logits
+from efficient_attention.attention.logits.serve import serve as serve_logits
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Reads, of_kind
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.room import Result
 from efficient_attention.attention.weights import same_segment
 from efficient_attention.errors import require, require_at_least
 
@@ -32,6 +34,10 @@ class LocalP(Mechanism):
     """
 
     name = 'local_p'
+    needs = Needs(centres=True)
+    form = Form(has_logits=True)
+    # Places are predicted in another sequence; of its own row a token knows its place, around which `window` reads.
+    reads = Reads(other_sequence=True, own_row=False)
 
     radius: int = 10
     distribution: str = 'softmax'
@@ -40,26 +46,6 @@ class LocalP(Mechanism):
         require_at_least(1, 'local_p radius', self.radius)
         known = f'one of {", ".join(DISTRIBUTIONS)}'
         require(self.distribution in DISTRIBUTIONS, 'local_p distribution', self.distribution, known)
-
-    @property
-    def has_logits(self) -> bool:
-        """True: a bias adds to q k^T."""
-        return True
-
-    @property
-    def needs_centres(self) -> bool:
-        """True: each query says where it reads."""
-        return True
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """True: that is what places are predicted in."""
-        return True
-
-    @property
-    def reads_itself(self) -> bool:
-        """False: of its own row a token knows its place, around which `window` reads."""
-        return False
 
 
 def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
@@ -70,11 +56,6 @@ def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precis
     distribute = DISTRIBUTIONS[mechanism.distribution]
     weights_BHLM, _ = distribute(scaled_logits(request, dtype, precision), is_near_BHLM)
     return weights_BHLM * jnp.exp(-2.0 * jnp.square(offsets_BHLM / mechanism.radius)), None
-
-
-def weights(request: Request) -> Weights:
-    """The dense weights from products in full float32 on accelerators too."""
-    return weights_of(request)
 
 
 def offsets(request: Request) -> Float[Array, 'B H L M']:
@@ -88,3 +69,16 @@ def offsets(request: Request) -> Float[Array, 'B H L M']:
     places_BHL = (request.centres.astype(jnp.float32) * keys_BL1).swapaxes(1, 2)
     positions_bM = jnp.asarray(request.positions_in_row.key, jnp.float32)
     return positions_bM[:, None, None] - places_BHL[..., None]
+
+
+def serve(request: Request) -> Result:
+    """The output of `LocalP`, with every option of a request; there is no log-sum-exp."""
+    return serve_logits(request, weights_of)
+
+
+def multiply_adds(mechanism: LocalP, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row of so many queries and keys: all pairs, since places are known to the program alone.
+
+    The products that predict places are the module's.
+    """
+    return logits.multiply_adds(mechanism, length, heads, width)

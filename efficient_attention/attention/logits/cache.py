@@ -23,9 +23,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, Shaped
 
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
-from efficient_attention.attention.logits.additive import additive_logits
 from efficient_attention.attention.logits.cache_slots import Slots, slots_of
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.logits.definition import OverPattern, Weights, additive_logits
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern, head_patterns
@@ -135,7 +134,7 @@ def decode_keys(
         # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
         cache = jax.lax.optimization_barrier(write(slots, cache, new))
         return read_keys(spec, query_BnHK, new, cache, terms)[0], cache
-    if spec.mechanism.merges:
+    if spec.mechanism.form.merges:
         results = [read_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
         return merge([(out, lse) for out, lse in results if lse is not None])[0], write(slots, cache, new)
     return read_keys(spec, query_BnHK, new, with_keys(cache, new), terms)[0], write(slots, cache, new)

@@ -1,6 +1,12 @@
-"""The logits of all pairs and who reads whom: the dense definition of mechanisms over patterns."""
+"""Mechanisms that weigh the keys of a pattern by their logits: their class, and the weights of all pairs.
 
+Their fast form, some queries at a time, is in serve.py; softmax has others of its own.
+"""
+
+import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +14,85 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.logits.additive import additive_logits
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
-from efficient_attention.attention.mechanism import of_kind
-from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Reads, of_kind
+from efficient_attention.attention.patterns import Full, Pattern, head_patterns
+from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.relative import relative_logits
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import same_segment
+from efficient_attention.attention.weights import combine_values, drop_weights, same_segment
+from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
+Weights = tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]
+Weigh = Callable[[Request, Any, Any], Weights]  # from a request, the dtype of products and their precision
+
+
+@dataclasses.dataclass(frozen=True)
+class OverPattern(Mechanism):
+    """A distribution over the keys that `pattern` allows, from logits such as q k^T / sqrt(K).
+
+    Args:
+        pattern: who may read whom.
+    """
+
+    name = 'logits'
+    form = Form(has_logits=True)
+
+    pattern: Pattern = Full()
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.pattern, Pattern), f'{self.name} pattern', self.pattern, 'a pattern, such as Causal()')
+
+    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:  # noqa: ARG002
+        """The weights of the allowed keys, zeros where there are none, and a log-sum-exp where there is one."""
+        raise NotImplementedError(f'{self.name} has no distribution')
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether its pattern lets no query read a later key."""
+        return self.pattern.is_causal
+
+    @property
+    def needs(self) -> Needs:
+        """Positions, unless its pattern allows every pair."""
+        return Needs(positions=self.pattern.compares_positions)
+
+    @property
+    def reads(self) -> Reads:
+        """What its pattern says; some place random tiles, or the last global tokens, by the number of keys."""
+        return Reads(
+            by_distance=self.pattern.goes_by_distance,
+            one_band=self.pattern.is_band,
+            by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
+        )
+
+    def keys_back(self, length: int) -> int:
+        """How many of `length` positions a causal query reads at most: itself and as far as its pattern reaches."""
+        return int(min(self.pattern.for_keys(length).reach.back + 1, length))
+
+    def within(self, pattern: Pattern) -> 'OverPattern':
+        """It over the pairs that both its pattern and this one allow."""
+        return dataclasses.replace(self, pattern=self.pattern & pattern)
+
+    def everywhere(self) -> 'OverPattern':
+        """It over all pairs, whatever its pattern."""
+        return dataclasses.replace(self, pattern=Full())
+
+    def causal_form(self, text: str) -> str:  # noqa: ARG002
+        """The same over its pattern & causal, for error lines."""
+        return f"'{self.name}(causal & ({pattern_text(self.pattern)}))', which keeps the pairs that look back"
+
+    def differs_by_head(self, heads: int) -> bool:
+        """Whether its pattern differs between some of so many heads."""
+        return len(head_patterns(self.pattern, heads)) > 1
+
+    def check_heads(self, heads: int) -> None:
+        """Raises an InputError where its pattern cannot be split among this number of heads."""
+        self.pattern.for_head(0, heads)
+
+    def for_layer(self, layer: int) -> 'OverPattern':
+        """It over its pattern for layer number `layer`, which may draw its tiles anew."""
+        return dataclasses.replace(self, pattern=self.pattern.for_layer(layer))
 
 
 def pattern_of(request: Request) -> Pattern:
@@ -28,6 +104,19 @@ def weights_of(request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.
     """The dense weights and the log-sum-exp where there is one; by default from products in full float32 everywhere."""
     logits_BHLM = scaled_logits(request, dtype, precision)
     return of_kind(OverPattern, request.mechanism).distribute(logits_BHLM, allowed_pairs(request))
+
+
+def serve_dense(
+    request: Request, weigh: Weigh = weights_of
+) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
+    """Output in the query's dtype and float32 log-sum-exp, with every option of a request, all rows at once.
+
+    Products are of the input's own dtype, statistics float32. All scores [B, H, L, M] exist together: for short rows.
+    """
+    dtype = request.query.dtype
+    weights_BHLM, lse_BHL = weigh(request, dtype, None)
+    out_BLHK = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, None)
+    return out_BLHK.astype(dtype), lse_BHL
 
 
 def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
@@ -80,3 +169,26 @@ def dense_bias(request: Request) -> Array | None:
         query_b1L1 = jnp.asarray(positions.query)[:, None, :, None]
         bias = bias(query_b1L1, jnp.asarray(positions.key)[:, None, None, :])
     return bias.astype(jnp.float32).reshape((1,) * (4 - bias.ndim) + bias.shape)
+
+
+def additive_logits(
+    query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], vector_HK: Float[Array, 'H K']
+) -> Float[Array, 'B H L M']:
+    """v tanh(q + k) in float32, unscaled; a key head serves H / G query heads.
+
+    With q = W s and k = U h these are the scores of Bahdanau et al. 2014, arXiv 1409.0473, appendix A.1.2, and of
+    "concat" in Luong et al. 2015, arXiv 1508.04025, equation 8, whose matrix times [h; s] is such a sum.
+    """
+    batch, queries, heads, width = query.shape
+    keys, groups = key.shape[1:3]
+    q_BLGhK = query.astype(jnp.float32).reshape(batch, queries, groups, heads // groups, width)
+    q_BGhL1K = q_BLGhK.transpose(0, 2, 3, 1, 4)[..., None, :]
+    k_BG11MK = key.astype(jnp.float32).swapaxes(1, 2)[:, :, None, None]
+    vector_1Gh11K = vector_HK.astype(jnp.float32).reshape(1, groups, heads // groups, 1, 1, width)
+    logits_BGhLM = (jnp.tanh(q_BGhL1K + k_BG11MK) * vector_1Gh11K).sum(axis=-1)
+    return logits_BGhLM.reshape(batch, heads, queries, keys)
+
+
+def multiply_adds(_: Mechanism, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: two products over every pair, whatever the pattern; sorting is left out."""
+    return 2 * width * length * length * heads

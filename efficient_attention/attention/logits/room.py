@@ -1,7 +1,7 @@
 """The room of a mechanism that is a distribution over a pattern's keys: all but its class is shared."""
 
-from efficient_attention.attention.logits import cache, cost, definition, serve
-from efficient_attention.attention.logits.over_pattern import OverPattern
+from efficient_attention.attention.logits import cache, definition, serve
+from efficient_attention.attention.logits.definition import OverPattern
 from efficient_attention.attention.room import Room
 
 
@@ -13,5 +13,5 @@ def room_over_pattern(kind: type[OverPattern]) -> Room:
         serve=serve.serve,
         init_cache=cache.init,
         decode=cache.decode,
-        multiply_adds=cost.multiply_adds,
+        multiply_adds=definition.multiply_adds,
     )

@@ -1,14 +1,92 @@
 """The fast form of what needs a query's logits together: dense, some queries at a time where all pairs are too many."""
 
+import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
-from efficient_attention.attention.logits import dense
-from efficient_attention.attention.logits.definition import weights_of
-from efficient_attention.attention.logits.query_chunks import by_queries
-from efficient_attention.attention.request import Request
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Shaped
+
+from efficient_attention.attention.logits.definition import Weigh, serve_dense, weights_of
+from efficient_attention.attention.request import Place, Request, Sides
 from efficient_attention.attention.room import Result
 
 
-def serve(request: Request, weigh: dense.Weigh = weights_of) -> Result:
+def serve(request: Request, weigh: Weigh = weights_of) -> Result:
     """Output and log-sum-exp, if there is one, by the weights of `weigh`, with every option of a request."""
-    return by_queries(request, functools.partial(dense.serve, weigh=weigh))
+    return by_queries(request, functools.partial(serve_dense, weigh=weigh))
+
+
+# Bytes of float32 scores that may exist at once: 32 rows of 8 heads and 1,024 keys leave 64 queries a part.
+PART_BYTES = 64 * 2**20
+
+
+def by_queries(request: Request, compute: Callable[[Request], Result]) -> Result:
+    """What `compute` gives for the request, from parts of its queries where all of them have too many scores."""
+    queries, size = request.query.shape[1], queries_at_once(request)
+    if size >= queries:
+        return compute(request)
+    parts = -(-queries // size)
+    size = -(-queries // parts)
+    arrays = {name: cut(x, axis, parts, size) for name, (x, axis) in of_queries(request).items()}
+
+    def compute_part(start: Any, part: dict[str, Array]) -> Result:
+        return compute(request_of_part(request, start, part))
+
+    again = jax.checkpoint(compute_part, prevent_cse=False)
+    out, lse = jax.lax.map(lambda one: again(*one), (jnp.arange(parts) * size, arrays))
+    return joined(out, 1, queries), None if lse is None else joined(lse, 2, queries)
+
+
+def queries_at_once(request: Request) -> int:
+    """How many queries have at most `PART_BYTES` of scores, additive ones times K; at least 1."""
+    batch, _, heads, width = request.query.shape
+    numbers = batch * heads * request.key.shape[1] * (1 if request.additive is None else width)
+    return max(1, PART_BYTES // (4 * numbers))
+
+
+def of_queries(request: Request) -> dict[str, tuple[Any, int]]:
+    """The arrays of a request that differ by query, by name, each with the axis of its queries."""
+    found: dict[str, tuple[Any, int]] = {'query': (request.query, 1), 'positions': (request.positions.query, 1)}
+    if request.segments is not None:
+        found['segments'] = request.segments.query, 1
+    if request.relative is not None:
+        found['relative'] = request.relative.query, 1
+    if request.centres is not None:
+        found['centres'] = request.centres, 1
+    if request.bias is not None and not callable(request.bias) and request.bias.shape[2] > 1:
+        found['bias'] = request.bias, 2
+    return found
+
+
+def cut(x: Any, axis: int, parts: int, size: int) -> Shaped[Array, '...']:
+    """The array in parts of `size` along an axis, [parts, ...]; copies of the last entry fill the last part."""
+    x = jnp.asarray(x)
+    missing = parts * size - x.shape[axis]
+    x = jnp.pad(x, [(0, missing if number == axis else 0) for number in range(x.ndim)], mode='edge')
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], parts, size, *x.shape[axis + 1 :]), axis, 0)
+
+
+def joined(parts: Shaped[Array, '...'], axis: int, queries: int) -> Shaped[Array, '...']:
+    """The parts [parts, ...] one after another along an axis, without what filled the last one."""
+    x = jax.lax.collapse(jnp.moveaxis(parts, 0, axis), axis, axis + 2)
+    return jax.lax.slice_in_dim(x, 0, queries, axis=axis)
+
+
+def request_of_part(request: Request, start: Any, part: dict[str, Array]) -> Request:
+    """The request for the queries from number `start` on, whose arrays these are."""
+    place = request.place or Place(
+        request.keys_of_row, Sides(np.int32(0), np.int32(0)), Sides(np.int32(0), np.int32(0))
+    )
+    changes: dict[str, Any] = {name: part[name] for name in ('query', 'bias', 'centres') if name in part}
+    for name in ('segments', 'positions'):
+        if name in part:
+            changes[name] = getattr(request, name)._replace(query=part[name])
+    if request.relative is not None:
+        changes['relative'] = dataclasses.replace(request.relative, query=part['relative'])
+    place = place._replace(first=place.first._replace(query=place.first.query + start))
+    return dataclasses.replace(request, place=place, **changes)

@@ -1,13 +1,11 @@
 """LSH attention, the Reformer's (Kitaev et al. 2020, arXiv 2001.04451)."""
 
-from efficient_attention.attention.lsh import cache, cost, definition, serve
+from efficient_attention.attention.lsh import definition, serve
 from efficient_attention.attention.room import Room
 
 ROOM = Room(
     kind=definition.LSH,
     weights=definition.weights,
     serve=serve.serve,
-    init_cache=cache.init,
-    decode=cache.decode,
-    multiply_adds=cost.multiply_adds,
+    multiply_adds=definition.multiply_adds,
 )

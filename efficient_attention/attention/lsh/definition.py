@@ -25,11 +25,12 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.checks import same_values
+from efficient_attention.attention.lsh.hashing import bucket_factors
 from efficient_attention.attention.lsh.rounds import Layout, make_rounds
-from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse
+from efficient_attention.attention.mechanism import Draws, Form, Mechanism, Needs, Reads, lack, of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
-from efficient_attention.errors import InputError, require, require_at_least, require_truth_values
+from efficient_attention.errors import require, require_at_least, require_truth_values
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
@@ -55,6 +56,10 @@ class LSH(Mechanism):
     """
 
     name = 'lsh'
+    needs = Needs(shared_qk=True)  # a key is the unit vector of its query
+    form = Form(why_no_decoding='which keys a query meets depends on the tokens after it')
+    reads = Reads(by_length=True)  # the numbers of chunks and of buckets follow from it
+    draws = Draws(always=True, for_all_heads=True)  # the rotations that hash, of all heads together
 
     bucket_size: int = 64
     rounds: int = 4
@@ -76,42 +81,6 @@ class LSH(Mechanism):
             sequential=self.sequential,
         )
         require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether it was made with `causal=True`."""
-        return self.causal
-
-    @property
-    def has_causal_option(self) -> bool:
-        """True: the option is the field `causal`."""
-        return True
-
-    @property
-    def draws_for_all_heads(self) -> bool:
-        """True: the rotations of all heads are drawn together."""
-        return True
-
-    @property
-    def needs_rng(self) -> bool:
-        """True: the rotations that hash are drawn at random."""
-        return True
-
-    @property
-    def normalises_keys(self) -> bool:
-        """True: a key is the unit vector of its query."""
-        return True
-
-    @property
-    def reads_length(self) -> bool:
-        """True: the number of chunks and of buckets follows from the length, so padding counts."""
-        return True
-
-    def check_decoding(self) -> None:
-        """Raises an InputError: tokens that come later change which earlier keys a query reads (see cache.py)."""
-        raise InputError(
-            'lsh attention cannot go on token by token: which keys a query meets depends on the tokens after it'
-        )
 
 
 def make_layout(request: Request) -> Layout:
@@ -187,3 +156,14 @@ def is_allowed(request: Request, layout: Layout) -> Bool[Array, 'b 1 #L #M']:
     """Whether each key is in the query's segment and, where attention is causal, does not come after the query."""
     allowed_b1LM = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
+
+
+def multiply_adds(mechanism: LSH, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: in each round the hash, and two products over the pairs of each chunk.
+
+    A chunk reads itself and the one before; slots that fill up the last chunk count as positions.
+    """
+    layout = lay_out(mechanism, length)
+    hashes = length * sum(factor // 2 for factor in bucket_factors(layout.buckets))
+    pairs = layout.chunks * layout.size**2 * (1 + layout.before)
+    return heads * mechanism.rounds * width * (hashes + 2 * pairs)

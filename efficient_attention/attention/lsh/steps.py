@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.devices import device_forms
 from efficient_attention.attention.lsh.rounds import Layout, Rounds
 from efficient_attention.attention.lsh.windows import LSHMaskInputs, corner, cut_into_chunks, make_window, slice_from
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
-from efficient_attention.attention.nystrom.landmarks import inverse, landmarks
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.attention.whole_rows import (
@@ -23,6 +22,7 @@ from efficient_attention.attention.whole_rows import (
 from efficient_attention.errors import require, require_at_least
 
 HIGHEST = jax.lax.Precision.HIGHEST
+BLOCK = 128  # tokens whose convolution is one product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,12 @@ class Nystrom(Mechanism):
     """
 
     name = 'nystrom'
+    needs = Needs(positions=False, whole_rows=True)  # landmarks are means over neighbours in their row
+    form = Form(has_dropout=False)  # the weights of keys are never computed one by one
+    reads = Reads(
+        other_sequence=False,
+        why_one_row="mixes queries in its landmarks, by which a decoder's would tell of later targets",
+    )
 
     landmarks: int = 64
     iterations: int = 6
@@ -56,40 +62,11 @@ class Nystrom(Mechanism):
         is_odd = self.convolution == 0 or (self.convolution > 0 and self.convolution % 2 == 1)
         require(is_odd, 'nystrom convolution', self.convolution, '0 or an odd width')
 
-    @property
-    def compares_positions(self) -> bool:
-        """False: landmarks go by the order of tokens in their row."""
-        return False
-
-    @property
-    def has_dropout(self) -> bool:
-        """False: the weights of keys are never computed one by one."""
-        return False
-
-    @property
-    def needs_whole_rows(self) -> bool:
-        """True: landmarks are means over neighbours, whatever their text."""
-        return True
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """False: landmarks mix the queries, so that a decoder's would tell of later targets."""
-        return False
-
-    @property
-    def why_one_row(self) -> str:
-        """See `reads_other_sequence`."""
-        return "mixes queries in its landmarks, by which a decoder's would tell of later targets"
-
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
         """The convolution [H, its width], where there is one."""
         if not self.convolution:
             return {}
         return {'convolution': Operand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
-
-    def differs_by_head(self, heads: int) -> bool:
-        """Whether each head has a convolution of its own."""
-        return bool(self.convolution) and heads > 1
 
 
 class Means(NamedTuple):
@@ -158,3 +135,69 @@ def band(request: Request) -> Float[Array, '1 H L M']:
     offset_LM = places[None] - places[:, None] + width // 2
     is_inside_LM = (offset_LM >= 0) & (offset_LM < width)
     return jnp.where(is_inside_LM, kernel_HW[:, jnp.clip(offset_LM, 0, width - 1)], 0.0)[None]
+
+
+def landmarks(
+    x_BLHK: Float[Array, 'B L H K'], valid_BL: Bool[Array, 'B L'] | None, count: int
+) -> tuple[Float[Array, 'B H m K'], Bool[Array, 'b 1 m']]:
+    """Means over the valid tokens from number floor(j n / m) to before floor((j + 1) n / m) of n for each j below m,
+    and which of these have any token."""
+    batch, length, heads, width = x_BLHK.shape
+    if valid_BL is None and length % count == 0:
+        mean_BmHK = x_BLHK.reshape(batch, count, length // count, heads, width).mean(axis=2)
+        return mean_BmHK.swapaxes(1, 2), jnp.ones((1, 1, count), bool)
+    share_BLm = shares(jnp.ones((1, length), bool) if valid_BL is None else valid_BL, count)
+    whole_BLm = jnp.broadcast_to(share_BLm, (batch, length, count))
+    mean_BHmK = jnp.einsum('BLm,BLHK->BHmK', whole_BLm, x_BLHK, precision=HIGHEST)
+    return mean_BHmK, (share_BLm > 0.0).any(axis=1)[:, None]
+
+
+def shares(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
+    """What each token adds to each mean."""
+    number_BL = jnp.cumsum(valid_BL, axis=1)  # from 1
+    place_BL = (number_BL * count - 1) // jnp.maximum(number_BL[:, -1:], 1)
+    is_mine_BLm = (place_BL[..., None] == jnp.arange(count)[None, None]) & valid_BL[..., None]
+    mine_BLm = is_mine_BLm.astype(jnp.float32)
+    return mine_BLm / jnp.maximum(mine_BLm.sum(axis=1, keepdims=True), 1.0)
+
+
+def inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: int) -> Float[Array, 'B H m m']:
+    """An approximate pseudo-inverse Z: from A^T / (|A|_1 |A|_inf), Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z))).
+
+    Source: Xiong et al. 2021, arXiv 2102.03902, section 3.2, after Razavi et al. 2014; norms are each matrix's own.
+    """
+    identity = jnp.eye(matrix_BHmm.shape[-1], dtype=jnp.float32)[None, None]
+    size = jnp.abs(matrix_BHmm)
+    norms = size.sum(axis=-2).max(axis=-1) * size.sum(axis=-1).max(axis=-1)
+    start_BHmm = matrix_BHmm.swapaxes(-1, -2) / jnp.where(norms > 0.0, norms, 1.0)[..., None, None]
+
+    def step(inverse_BHmm: Array, _: None) -> tuple[Array, None]:
+        product = jnp.matmul(matrix_BHmm, inverse_BHmm, precision=HIGHEST)
+        inner = 7.0 * identity - product
+        inner = 15.0 * identity - jnp.matmul(product, inner, precision=HIGHEST)
+        inner = 13.0 * identity - jnp.matmul(product, inner, precision=HIGHEST)
+        return 0.25 * jnp.matmul(inverse_BHmm, inner, precision=HIGHEST), None
+
+    return jax.lax.scan(step, start_BHmm, length=iterations)[0]
+
+
+def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: landmarks against keys and queries, their mixes, the iterated inverse, the convolution.
+
+    A length that the landmarks do not divide adds a product for the means.
+    """
+    count = mechanism.landmarks
+    by_token = 4 * length * count * width
+    if length % count:
+        by_token += 2 * length * count * width
+    between = count * count * width + 4 * mechanism.iterations * count**3 + count * count * width
+    if mechanism.convolution:
+        rows, blocks = blocks_of(length, mechanism.convolution)
+        by_token += blocks * rows * (rows + mechanism.convolution - 1) * width
+    return heads * (by_token + between)
+
+
+def blocks_of(length: int, taps: int) -> tuple[int, int]:
+    """The tokens of a block, which reads no further than into the next one, and the number of blocks of a row."""
+    rows = max(min(BLOCK, length), taps - 1)
+    return rows, -(-length // rows)

@@ -6,13 +6,11 @@ from jaxtyping import Float
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import of_kind
-from efficient_attention.attention.nystrom.definition import Nystrom, check, means_of, middle
+from efficient_attention.attention.nystrom.definition import Nystrom, blocks_of, check, means_of, middle
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_by_tokens
 from efficient_attention.attention.weights import undivided_softmax
 from efficient_attention.attention.whole_rows import finish, per_head, valid_keys
-
-BLOCK = 128  # tokens whose convolution is one product
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -47,12 +45,6 @@ def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W'
     read_BnNHK = jnp.concatenate([padded_BnRHK[:, :-1], padded_BnRHK[:, 1:, : taps - 1]], axis=2)
     sums_BnRHK = float32_einsum('HRN,BnNHK->BnRHK', band_rows(kernel_HW, rows), read_BnNHK)
     return sums_BnRHK.reshape(-1, blocks * rows, *value_BLHK.shape[2:])[:, :length]
-
-
-def blocks_of(length: int, taps: int) -> tuple[int, int]:
-    """The tokens of a block, which reads no further than into the next one, and the number of blocks of a row."""
-    rows = max(min(BLOCK, length), taps - 1)
-    return rows, -(-length // rows)
 
 
 def band_rows(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:

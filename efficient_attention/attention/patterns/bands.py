@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
-from efficient_attention.attention.patterns.sizes import check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll, check_sizes
 
 
 @dataclasses.dataclass(frozen=True)

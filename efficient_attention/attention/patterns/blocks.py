@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
-from efficient_attention.attention.patterns.sizes import check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll, check_sizes
 
 
 @dataclasses.dataclass(frozen=True)

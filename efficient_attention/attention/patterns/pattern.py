@@ -7,20 +7,23 @@ A new pattern is a subclass with two methods: the predicate, and `tiles`, which 
 some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
 safe side: call an empty tile kept, or a whole tile partial. What others ask of a pattern besides (how far it reaches,
 whether it goes by distance) has an answer that is always safe, and a pattern that knows better overrides it. The
-patterns themselves are in the files beside this one.
+patterns themselves are in the files beside this one. `pattern_text` writes a pattern; `attention/parsing.py` reads it.
 """
 
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require, require_at_least
 
 SomeAndAll = tuple[np.ndarray, np.ndarray]
+LARGEST = 2**31 - 1  # positions are int32 where JAX computes them
+_FILLED_IN = ('layer', 'head', 'keys')  # by `for_layer`, `for_head` and `for_keys`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,3 +271,42 @@ def dense_mask(pattern: Pattern, query_length: int, key_length: int, heads: int 
     if heads is None:
         return np.asarray(pattern(query_L1, key_1M))
     return np.stack([pattern.for_head(head, heads)(query_L1, key_1M) for head in range(heads)])
+
+
+def check_sizes(minimum: int, pattern: Pattern, **sizes: int) -> None:
+    """Raises an InputError that names the pattern and an argument that is no whole number from `minimum` on."""
+    for name, size in sizes.items():
+        what = f'{type(pattern).__name__}: {name}'
+        require_at_least(minimum, what, size)
+        require(size <= LARGEST, what, size, f'at most {LARGEST}')
+
+
+def pattern_text(pattern: Pattern) -> str:
+    """A pattern as one writes it, such as 'causal & window(128)'; without what a layer, head or length fills in."""
+    if pattern.sign:
+        left, right = (
+            f'({pattern_text(part)})' if needs_brackets else pattern_text(part)
+            for part, needs_brackets in _operands(pattern)
+        )
+        return f'{left} {pattern.sign} {right}'
+    name = re.sub('(?<=[a-z])(?=[A-Z])', '_', type(pattern).__name__).lower()
+    values = [pattern_text(part) for part in pattern.parts()] or _written_fields(pattern)
+    return f'{name}({", ".join(values)})' if values else name
+
+
+def _operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
+    """Both parts of a combination, and whether each stands in brackets: signs of one kind are read from the left."""
+    left, right = pattern.parts()
+    return [(left, left.sign not in ('', pattern.sign)), (right, right.sign != '')]
+
+
+def _written_fields(pattern: Pattern) -> list[str]:
+    """The fields of a pattern that are no defaults: those without a default as they are, the others by name."""
+    written: list[str] = []
+    for field in dataclasses.fields(pattern):
+        value = getattr(pattern, field.name)
+        if field.default is dataclasses.MISSING:
+            written += map(str, value) if isinstance(value, tuple) else [str(value)]
+        elif field.name not in _FILLED_IN and value != field.default:
+            written.append(f'{field.name}={value}')
+    return written

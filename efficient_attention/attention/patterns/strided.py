@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.attention.patterns.bands import multiples
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
-from efficient_attention.attention.patterns.sizes import check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
 

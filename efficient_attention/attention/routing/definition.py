@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind, refuse
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.routing.centroids import (
     HIGHEST,
@@ -16,9 +16,10 @@ from efficient_attention.attention.routing.centroids import (
     nearness,
     with_statistics,
 )
+from efficient_attention.attention.routing.windows import cut_windows
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
 from efficient_attention.attention.whole_rows import per_head, valid_keys
-from efficient_attention.errors import InputError, require, require_at_least, require_truth_values
+from efficient_attention.errors import require, require_at_least, require_truth_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Routing(Mechanism):
     """
 
     name = 'routing'
+    form = Form(why_no_decoding='clusters are chosen from the whole row')
+    reads = Reads(other_sequence=False, by_other_texts=True)  # all texts of a row take places in its clusters
 
     clusters: int = 64
     size: int = 64
@@ -70,29 +73,9 @@ class Routing(Mechanism):
         require_truth_values('routing', causal=self.causal)
 
     @property
-    def is_causal(self) -> bool:
-        """Whether it was made with `causal=True`."""
-        return self.causal
-
-    @property
-    def has_causal_option(self) -> bool:
-        """True: the option is the field `causal`."""
-        return True
-
-    @property
-    def compares_positions(self) -> bool:
-        """Whether it is causal or some heads are local; clusters go by content."""
-        return self.causal or self.local_heads > 0
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """False: centroids take queries and keys of one row."""
-        return False
-
-    @property
-    def chooses_by_row(self) -> bool:
-        """True: other texts of a row take places in its clusters."""
-        return True
+    def needs(self) -> Needs:
+        """Positions where it is causal or some heads are local; clusters go by content."""
+        return Needs(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
         """The centroids [H, C, K + 1] of the heads that are not local; the last column has their tokens' number."""
@@ -109,17 +92,13 @@ class Routing(Mechanism):
         """Raises an InputError where no head is left that is not local."""
         require(self.local_heads < heads, 'routing local_heads', self.local_heads, f'below {heads}, the heads')
 
-    def check_decoding(self) -> None:
-        """Raises an InputError: tokens that come later change which keys a query meets."""
-        raise InputError('routing attention cannot go on token by token: clusters are chosen from the whole row')
-
 
 def check(request: Request) -> None:
     """Raises NotImplementedError for what is not served, and InputError where all heads are local."""
     mechanism, (queries, keys) = of_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
     mechanism.check_heads(request.query.shape[2])
     form = 'causal form' if mechanism.causal else 'local heads'
-    is_moved = mechanism.compares_positions and not request.has_default_positions
+    is_moved = mechanism.needs.positions and not request.has_default_positions
     lacks = {
         'additive bias': request.bias is not None,
         'log-sum-exp': request.return_lse,
@@ -189,3 +168,15 @@ def cluster_weights(
 def is_taken(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
     """1 for the tokens at these places, 0 for others."""
     return (places_BHCw[..., None] == jnp.arange(length)[None, None, None, None]).any(axis=3).astype(jnp.float32)
+
+
+def multiply_adds(mechanism: Routing, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: tokens against centroids, and two products over the pairs of clusters and windows.
+
+    The centroids' statistics, which only training takes, are left out.
+    """
+    size, routed = min(mechanism.size, length), heads - mechanism.local_heads
+    in_clusters = 2 * mechanism.clusters * width * (length + size**2)
+    cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
+    in_windows = 2 * cut.blocks * cut.size**2 * cut.read * width
+    return routed * in_clusters + mechanism.local_heads * in_windows

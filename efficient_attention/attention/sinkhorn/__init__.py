@@ -1,14 +1,11 @@
 """Sparse Sinkhorn attention: own block and a block of the sorted row (Tay et al. 2020, arXiv 2002.11296)."""
 
-from efficient_attention.attention import no_cache
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.sinkhorn import cost, definition, serve
+from efficient_attention.attention.sinkhorn import definition, serve
 
 ROOM = Room(
     kind=definition.Sinkhorn,
     weights=definition.weights,
     serve=serve.serve,
-    init_cache=no_cache.init,
-    decode=no_cache.decode,
-    multiply_adds=cost.multiply_adds,
+    multiply_adds=definition.multiply_adds,
 )

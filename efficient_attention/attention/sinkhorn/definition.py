@@ -10,13 +10,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
+from efficient_attention.attention.mechanism import Draws, Form, Mechanism, Needs, Operand, Reads, of_kind
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.sinkhorn.sorting import balance, block_vectors, gumbel_noise, in_blocks, sort_logits
 from efficient_attention.attention.weights import drop_slots, masked_softmax, softmax_over
 from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
 from efficient_attention.errors import (
-    InputError,
     is_number,
     require,
     require_at_least,
@@ -56,6 +55,10 @@ class Sinkhorn(Mechanism):
     """
 
     name = 'sinkhorn'
+    # Dropout acts on the weights of slots, some of which mix several keys.
+    form = Form(drops_slots=True, why_no_decoding='it has no cache of the blocks before')
+    reads = Reads(other_sequence=False)  # a query reads its own block
+    draws = Draws(noise=True)  # on the logits of the sort
 
     block: int = 64
     blocks: int = 8
@@ -81,56 +84,13 @@ class Sinkhorn(Mechanism):
         require(not (self.cut and self.causal), 'sinkhorn cut', self.cut, allowed)
 
     @property
-    def is_causal(self) -> bool:
-        """Whether it was made with `causal=True`."""
-        return self.causal
-
-    @property
-    def has_causal_option(self) -> bool:
-        """True: the option is the field `causal`."""
-        return True
-
-    @property
-    def compares_positions(self) -> bool:
-        """Whether it is causal; blocks go by the order of tokens in their row."""
-        return self.causal
-
-    @property
-    def reads_other_sequence(self) -> bool:
-        """False: a query reads its own block."""
-        return False
-
-    @property
-    def has_training_noise(self) -> bool:
-        """True: logits of the sort get noise where `rng` is given."""
-        return True
-
-    @property
-    def drops_itself(self) -> bool:
-        """True: dropout acts on the weights of slots, some of which mix several keys."""
-        return True
-
-    @property
-    def needs_whole_rows(self) -> bool:
-        """True: blocks are mixed whatever their text."""
-        return True
-
-    @property
-    def longest(self) -> int:
-        """The tokens of all blocks."""
-        return self.block * self.blocks
+    def needs(self) -> Needs:
+        """Whole rows, whose blocks are mixed; only the causal form compares positions."""
+        return Needs(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
         """W [H, K, blocks], by which sums of unit-sized keys have logits near 1."""
         return {'sort': Operand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
-
-    def differs_by_head(self, heads: int) -> bool:
-        """True: each head sorts by a matrix of its own."""
-        return heads > 1
-
-    def check_decoding(self) -> None:
-        """Raises an InputError: no state is kept for the blocks that are not yet whole."""
-        raise InputError('sinkhorn attention cannot go on token by token: it has no cache of the blocks before')
 
 
 class Sort(NamedTuple):
@@ -286,3 +246,18 @@ def of_keys(
     is_own_nj = jnp.eye(blocks, dtype=jnp.float32)[None, None, :, None, :, None]
     weights_BHntjs = weights_BHntjs + own_BHnts[:, :, :, :, None] * is_own_nj
     return weights_BHntjs.reshape(batch, heads, blocks * size, blocks * size)
+
+
+def multiply_adds(mechanism: Sinkhorn, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: logits of the sort, blocks mixed, and queries against the slots that they read.
+
+    Slots that fill up the last block count as tokens, and add a product for their mask.
+    """
+    size, blocks = mechanism.block, -(-length // mechanism.block)
+    sorted_blocks = min(mechanism.cut, blocks) if mechanism.cut else blocks
+    logits = blocks**2 * width
+    mixes = 2 * sorted_blocks * blocks * size * width
+    if length % size:
+        mixes += sorted_blocks * blocks * size
+    slots = sorted_blocks * size if mechanism.cut else 2 * size
+    return heads * (logits + mixes + 2 * blocks * size * slots * width)

@@ -7,7 +7,7 @@ Two names of serve.py are for others: `attend` and configs read its `BACKENDS`, 
 from efficient_attention.attention.logits import cache
 from efficient_attention.attention.logits.definition import weights_of
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.softmax import cost, definition, serve, split_tokens
+from efficient_attention.attention.softmax import definition, serve, split_tokens
 
 ROOM = Room(
     kind=definition.Softmax,
@@ -15,6 +15,6 @@ ROOM = Room(
     serve=serve.serve,
     init_cache=cache.init,
     decode=cache.decode,
-    multiply_adds=cost.multiply_adds,
+    multiply_adds=definition.multiply_adds,
     serve_share=split_tokens.serve_share,
 )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.devices import device_forms
 from efficient_attention.attention.logits.definition import pattern_of
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.patterns import Pattern, Reach

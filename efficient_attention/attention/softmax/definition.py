@@ -1,11 +1,16 @@
-"""Softmax attention over a pattern: what it promises, and its distribution."""
+"""Softmax attention over a pattern: its options and distribution, and what its tiles cost."""
 
 import dataclasses
+import functools
 
+import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.logits.definition import OverPattern, Weights
+from efficient_attention.attention.mechanism import Form
+from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.patterns.tile_table import listing, passes, tile_table
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require_at_least
 
@@ -22,27 +27,13 @@ class Softmax(OverPattern):
     """
 
     name = 'softmax'
+    form = Form(has_logits=True, has_backends=True, merges=True, splits_tokens=True)
 
     tile: int = dataclasses.field(default=64, repr=False)
 
     def __post_init__(self) -> None:
         OverPattern.__post_init__(self)
         require_at_least(1, 'softmax tile', self.tile)
-
-    @property
-    def merges(self) -> bool:
-        """True: through log-sum-exps."""
-        return True
-
-    @property
-    def splits_tokens(self) -> bool:
-        """True: results over parts of the keys merge."""
-        return True
-
-    @property
-    def has_backends(self) -> bool:
-        """True: `backend` chooses among those of serve.py."""
-        return True
 
     def causal_form(self, text: str) -> str:
         """Its pattern's text & causal, for error lines."""
@@ -51,3 +42,23 @@ class Softmax(OverPattern):
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """Softmax over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
+
+
+def multiply_adds(mechanism: Softmax, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: two products over every pair in the tiles that the pattern keeps."""
+    patterns = head_patterns(mechanism.pattern.for_keys(length), heads)
+    pairs = sum(kept_pairs(pattern, length, length, mechanism.tile) for pattern in patterns)
+    return 2 * width * pairs * (heads // len(patterns))
+
+
+@functools.lru_cache(maxsize=256)
+def kept_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> int:
+    """How many pairs of positions from 0 on lie in the tiles of `size` by `size` that one head's pattern keeps."""
+    positions = [np.arange(number) for number in (queries, keys)]
+    sizes = [np.diff(np.append(np.arange(0, len(numbers), size), len(numbers))) for numbers in positions]
+    total = 0
+    for pass_pattern, order in passes(pattern):
+        queries_L, keys_M = (numbers[listing(numbers, order)] for numbers in positions)
+        table = tile_table(pass_pattern, queries_L, keys_M, size, order)
+        total += int((np.repeat(sizes[0], table.counts) * sizes[1][table.keys]).sum())
+    return total

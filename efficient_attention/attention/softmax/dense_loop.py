@@ -11,6 +11,7 @@ Axes: G key heads, g of them in a step, h query heads of a key head, L queries, 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +20,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.device_forms import cores, device_forms
-from efficient_attention.attention.device_kind import device_count
+from efficient_attention.attention.devices import cores, device_count, device_forms
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.logits import dense
 from efficient_attention.attention.logits import serve as logits
-from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms
-from efficient_attention.attention.map_again import map_again
+from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms, serve_dense
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.room import Result
 from efficient_attention.attention.weights import MASKED
@@ -46,7 +44,7 @@ def serve(request: Request) -> Result:
     """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
     if request.additive is not None:
         return logits.serve(request)
-    return attend_by_rows(request) if is_faster_by_rows(request) else dense.serve(request)
+    return attend_by_rows(request) if is_faster_by_rows(request) else serve_dense(request)
 
 
 def is_faster_by_rows(request: Request) -> bool:
@@ -56,12 +54,13 @@ def is_faster_by_rows(request: Request) -> bool:
     than a step is no gain on two cores: there the time goes into handing small operations to them. On one core every
     length gained.
     """
-    if device_forms().dense_step_bytes == 0 or device_count() > 1:
+    count = cores()
+    step_bytes = device_forms().dense_step_bytes * count
+    if step_bytes == 0 or device_count() > 1:
         return False
     batch, queries, heads, _ = request.query.shape
     row_bytes = 4 * heads * queries * request.key.shape[1]
-    step_bytes = device_forms().dense_step_bytes * cores()
-    return batch * row_bytes > step_bytes and (cores() == 1 or row_bytes >= step_bytes)
+    return batch * row_bytes > step_bytes and (count == 1 or row_bytes >= step_bytes)
 
 
 def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
@@ -140,3 +139,8 @@ def attend_heads(
         weights_ghLM, total = jnp.where(keep, weights_ghLM, 0.0), total * (1.0 - dropout_rate)
     out = float32_einsum('ghLM,gMK->ghLK', weights_ghLM, operands.value_gMK) / total
     return jnp.where(has_key, out, 0.0), lse[..., 0]
+
+
+def map_again(compute: Callable[[Any], Any], arrays: Any) -> Any:
+    """The results of `compute` over the leading axis of arrays; for their gradient each is computed once more."""
+    return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), arrays)

@@ -7,15 +7,14 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_forms import cores
+from efficient_attention.attention.devices import cores
 from efficient_attention.attention.logits.definition import pattern_of
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.patterns import head_patterns
-from efficient_attention.attention.patterns.text_form import pattern_text
+from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
-from efficient_attention.attention.softmax.cost import kept_pairs
-from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.softmax.definition import Softmax, kept_pairs
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.device_mesh import is_split
+from efficient_attention.attention.devices import device_forms
 from efficient_attention.attention.dropout import fold_index, row_seeds
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax.schedule import Pass

@@ -5,8 +5,8 @@ import dataclasses
 from jax import Array
 from jaxtyping import Bool
 
-from efficient_attention.attention.distributions.sparsemax import sparsemax
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.distributions.threshold import sparsemax
+from efficient_attention.attention.logits.definition import OverPattern, Weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ def serve_split(request: Request, mesh: Mesh, room: Room) -> Result:
         raise lack('a sequence axis', 'additive scores')
     axes = axes_of(request, mesh)
     arrays, specs = arrays_of(request, axes)
-    has_lse = request.mechanism.has_logits
+    has_lse = request.mechanism.form.has_logits
     query, length = axes.spec('BLHK', request.query), axes.query
     out_specs = query, PartitionSpec(query[0], query[2], length) if has_lse else None
     compute = functools.partial(serve_arrays, dataclasses.replace(request, rng=None), axes, room)
@@ -128,7 +128,7 @@ def serve_arrays(request: Request, axes: Axes, room: Room, arrays: dict[str, Any
     if request.dropout is not None:
         changes['dropout'] = Dropout(request.dropout.rate, arrays['dropout_rng'])
     out, lse = room.serve_share(dataclasses.replace(request, **changes), axes.split)
-    return out, lse if request.mechanism.has_logits else None
+    return out, lse if request.mechanism.form.has_logits else None
 
 
 def of_some_heads(count: int, heads: int, bias: Any, query_b1L1: Array, key_b11M: Array) -> Array:

@@ -3,7 +3,7 @@
 import functools
 
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.synthesizer import cache, cost, definition, serve
+from efficient_attention.attention.synthesizer import cache, definition, serve
 
 
 def make_room(softmax: Room) -> Room:
@@ -14,5 +14,5 @@ def make_room(softmax: Room) -> Room:
         serve=functools.partial(serve.serve, softmax),
         init_cache=functools.partial(cache.init, softmax),
         decode=functools.partial(cache.decode, softmax),
-        multiply_adds=functools.partial(cost.multiply_adds, softmax),
+        multiply_adds=functools.partial(definition.multiply_adds, softmax),
     )

@@ -11,8 +11,8 @@ from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms
 from efficient_attention.attention.mechanism import of_kind, refuse
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.synthesizer.definition import Synthesizer, entries
-from efficient_attention.attention.synthesizer.serve import compared, softmax_of, values, widened
+from efficient_attention.attention.synthesizer.definition import Synthesizer, entries, softmax_of
+from efficient_attention.attention.synthesizer.serve import compared, values, widened
 
 
 def softmax_spec(softmax: Room, spec: CacheSpec) -> CacheSpec:

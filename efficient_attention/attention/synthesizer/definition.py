@@ -2,17 +2,18 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.logits.definition import allowed_pairs, dot_logits, logit_terms
-from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
-from efficient_attention.attention.mechanism import Operand, of_kind, refuse
+from efficient_attention.attention.logits.definition import OverPattern, Weights, allowed_pairs, dot_logits, logit_terms
+from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind, refuse
 from efficient_attention.attention.patterns import Full, Pattern
 from efficient_attention.attention.request import Numbers, Request
+from efficient_attention.attention.room import Room
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require, require_at_least
 
@@ -36,6 +37,7 @@ class Synthesizer(OverPattern):
     """
 
     name = 'synthesizer'
+    form = Form(has_logits=True, has_backends=True)
 
     kind: str = 'dense'
     length: int = 512
@@ -51,29 +53,18 @@ class Synthesizer(OverPattern):
         require(is_read, 'synthesizer rank', self.rank, f'{Synthesizer.rank} with kind {self.kind!r}, which has none')
 
     @property
-    def compares_positions(self) -> bool:
-        """True: tables go by positions."""
-        return True
+    def needs(self) -> Needs:
+        """Positions, for which the tables have so many rows."""
+        return Needs(longest=self.length)
 
     @property
-    def goes_by_distance(self) -> bool:
-        """False: a table has a logit of its own for each pair of positions."""
-        return False
-
-    @property
-    def is_band(self) -> bool:
-        """False, for the same reason."""
-        return False
-
-    @property
-    def reads_queries(self) -> bool:
-        """Whether logits depend on the token that asks."""
-        return self.kind in ('dense', 'random+dot')
-
-    @property
-    def reads_keys(self) -> bool:
-        """Whether logits depend on the token that is read."""
-        return self.kind == 'random+dot'
+    def reads(self) -> Reads:
+        """A table has a logit of its own for each pair of positions, so none goes by distance."""
+        return Reads(
+            by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
+            queries=self.kind in ('dense', 'random+dot'),
+            keys=self.kind == 'random+dot',
+        )
 
     @property
     def reads_table_as_logits(self) -> bool:
@@ -83,16 +74,6 @@ class Synthesizer(OverPattern):
     def compared_width(self, width: int) -> int:
         """The width of the queries and keys that softmax gets, for heads of this width."""
         return max(width, self.rank) if self.kind == 'factorized' else width
-
-    @property
-    def has_backends(self) -> bool:
-        """True: those of softmax."""
-        return True
-
-    @property
-    def longest(self) -> int:
-        """The rows of the tables."""
-        return self.length
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
         """The tables of each head."""
@@ -175,3 +156,14 @@ def entries(
 def is_inside(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
     """Whether positions are among 0, 1, ..., `length` - 1."""
     return (positions >= 0) & (positions < length)
+
+
+def multiply_adds(softmax: Room, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
+    """Multiply-adds of one row: those of softmax attention over the same pattern."""
+    return softmax.multiply_adds(softmax_of(softmax, mechanism), length, heads, mechanism.compared_width(width))
+
+
+def softmax_of(softmax: Room, mechanism: Synthesizer) -> Mechanism:
+    """Softmax over the same pattern."""
+    make: Any = softmax.kind
+    return make(mechanism.pattern)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,12 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.logits.definition import dense_bias
-from efficient_attention.attention.mechanism import Mechanism, of_kind
+from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Result, Room
 from efficient_attention.attention.synthesizer import table_loop
-from efficient_attention.attention.synthesizer.definition import Synthesizer, check, entries, rows
+from efficient_attention.attention.synthesizer.definition import Synthesizer, check, entries, rows, softmax_of
 from efficient_attention.attention.whole_rows import per_head
-
-
-def softmax_of(softmax: Room, mechanism: Synthesizer) -> Mechanism:
-    """Softmax over the same pattern."""
-    make: Any = softmax.kind
-    return make(mechanism.pattern)
 
 
 def serve(softmax: Room, request: Request) -> Result:
@@ -51,7 +44,7 @@ def compared(request: Request) -> tuple[Float[Array, 'B L H X'], Float[Array, 'B
     mechanism = of_kind(Synthesizer, request.mechanism)
     scale = math.sqrt(mechanism.compared_width(request.query.shape[3]))
     query, key = request.query, per_head(request.key, request.query.shape[2])
-    if mechanism.reads_keys:
+    if mechanism.reads.keys:
         return query, key
     if mechanism.reads_table_as_logits:
         return jnp.zeros_like(query), jnp.zeros_like(key)

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.device_forms import device_forms
-from efficient_attention.attention.device_kind import device_count
-from efficient_attention.attention.map_steps import map_steps
+from efficient_attention.attention.devices import device_count, device_forms
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Result
 from efficient_attention.attention.synthesizer.definition import Synthesizer
+from efficient_attention.attention.synthesizer.map_steps import map_steps
 from efficient_attention.attention.weights import MASKED
 
 STEP = 128  # queries
@@ -42,7 +41,7 @@ def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float
     """Output in the query's dtype and float32 log-sum-exp of logits with a table; every head has its keys."""
     batch, queries, heads, width = request.query.shape
     keys = value_BMHK.shape[1]
-    has_products = of_kind(Synthesizer, request.mechanism).reads_keys
+    has_products = of_kind(Synthesizer, request.mechanism).reads.keys
     steps = -(-queries // STEP)
     table_HLM = request.operand('table')[:, :queries, :keys]
     table_HLM = jnp.pad(table_HLM, ((0, 0), (0, steps * STEP - queries), (0, 0)))

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.distributions.entmax import entmax
+from efficient_attention.attention.distributions.threshold import entmax
 
 
 def test_weights_are_squares_above_a_threshold():

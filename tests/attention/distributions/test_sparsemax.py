@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.distributions.sparsemax import sparsemax
+from efficient_attention.attention.distributions.threshold import sparsemax
 
 
 def test_two_keys_share_by_the_difference_of_their_logits():

@@ -16,7 +16,7 @@ from efficient_attention.attention.distributions.threshold import threshold
 from tests.attention import contract
 from tests.tolerances import assert_close
 
-# What scripts/peers/make_distribution_fixtures.py writes.
+# What scripts/make_fixtures/entmax_rows.py writes.
 GIVEN = json.loads((Path(__file__).parent / 'entmax_rows.json').read_text(encoding='utf-8'))
 ALPHAS = {'sparsemax': 2.0, 'entmax': 1.5}
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.favor import serve as favor
 from efficient_attention.attention.favor.definition import FAVOR
 from tests.attention.favor.test_serve import RNG, drawn_once, jit  # noqa: F401  a fixture among them
+from tests.attention.requests import make_request
 
 
 def compiled_gradient(length: int, causal: bool, has_segments: bool) -> jax.stages.Compiled:

@@ -1,7 +1,6 @@
 """Multiply-adds of FAVOR, by hand; that they are those of the program is tested in test_cost.py above."""
 
-from efficient_attention.attention.favor.cost import multiply_adds
-from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.favor.definition import FAVOR, multiply_adds
 
 
 def test_features_sums_and_where_causal_the_pairs_of_a_chunk():

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import serve as favor
 from efficient_attention.attention.favor.definition import FAVOR
@@ -16,9 +15,10 @@ from efficient_attention.attention.favor.random_features import draw_features, l
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
 from efficient_attention.attention.features.key_sums import KeySums, no_keys
-from efficient_attention.attention.logits import dense
+from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import combine_values
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)
@@ -87,7 +87,7 @@ def compare(inputs: tuple, mechanism: FAVOR, **extra) -> None:
 def test_error_against_softmax_falls_with_the_root_of_the_features():
     """With norms of about 1, where the variance of single features leaves the denominator's bias small."""
     q, k, v = (np.float32(0.35) * np.asarray(x) for x in arrays(24, width=8))
-    exact = jit(lambda *inputs: dense.serve(make_request(*inputs, Softmax()))[0])(q, k, v)
+    exact = jit(lambda *inputs: serve_dense(make_request(*inputs, Softmax()))[0])(q, k, v)
 
     @functools.partial(jit, static_argnums=0)
     def mean_error(features: int, *inputs: jax.Array) -> jax.Array:

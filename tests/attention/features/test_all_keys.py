@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.devices import using_forms
 from efficient_attention.attention.favor.random_features import KERNELS, draw_features
 from efficient_attention.attention.features.all_keys import attend_all
 from efficient_attention.attention.features.feature_map import FeatureMap

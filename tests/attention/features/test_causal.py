@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.devices import using_forms
 from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from efficient_attention.attention.features import causal
 from efficient_attention.attention.features.causal import attend_causal

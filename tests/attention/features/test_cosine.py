@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import decode, init_cache
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.cosine import behind, cosine_map, log_features_of, with_places
 from efficient_attention.attention.linear.definition import Linear
 from tests.attention.cells import inputs, quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 

@@ -3,18 +3,18 @@
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.linear.definition import ELU, Linear
 from efficient_attention.attention.parsing import parse_mechanism
+from tests.attention.requests import make_request
 
 
 @pytest.mark.parametrize('text', ['favor', 'linear'])
 def test_options_say_whether_it_is_causal(text: str):
     plain, causal = parse_mechanism(text), parse_mechanism(f'{text}(causal=True)')
-    assert isinstance(plain, FeatureAttention) and not plain.has_dropout and plain.has_causal_option
-    assert (plain.is_causal, plain.compares_positions) == (False, False)
-    assert (causal.is_causal, causal.compares_positions) == (True, True)
+    assert isinstance(plain, FeatureAttention) and not plain.form.has_dropout and plain.has_causal_option
+    assert (plain.is_causal, plain.needs.positions) == (False, False)
+    assert (causal.is_causal, causal.needs.positions) == (True, True)
 
 
 def test_weights_have_no_bias():

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.features.serve import check_served, serve_features
 from efficient_attention.attention.linear.definition import Linear
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.hard.definition import Hard
-from efficient_attention.attention.logits import query_chunks
+from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention.cells import inputs
@@ -51,7 +51,7 @@ def test_draws_depend_on_the_row_s_key_and_not_on_the_parts(monkeypatch: pytest.
     whole = attend(QUERY, KEY, VALUE, DRAWS, rng=keys, **EXTRA)
     one = {name: x[1:] for name, x in EXTRA.items()}
     assert_close(attend(QUERY[1:], KEY[1:], VALUE[1:], DRAWS, rng=keys[1:], **one), whole[1:])
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 4 * 7 * 3)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 4 * 7 * 3)
     assert_close(attend(QUERY, KEY, VALUE, DRAWS, rng=keys, **EXTRA), whole)
 
 

@@ -1,7 +1,6 @@
 """Multiply-adds of linear attention, by hand; that they are those of the program is tested in test_registry.py."""
 
-from efficient_attention.attention.linear.cost import multiply_adds
-from efficient_attention.attention.linear.definition import Linear
+from efficient_attention.attention.linear.definition import Linear, multiply_adds
 
 
 def test_sums_of_values_and_ones_and_where_causal_the_pairs_of_a_chunk():

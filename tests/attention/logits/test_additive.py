@@ -12,9 +12,10 @@ from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, go_on_from, init_cache, with_hypotheses
 from efficient_attention.attention.checks import check_additive
 from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
-from efficient_attention.attention.logits import query_chunks
-from efficient_attention.attention.logits.additive import additive_logits
+from efficient_attention.attention.logits import serve as logits_serve
+from efficient_attention.attention.logits.definition import additive_logits
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.request import Options
 from tests.attention import contract
 from tests.attention.cells import inputs, quick
 from tests.tolerances import assert_close
@@ -73,14 +74,14 @@ def test_every_form_is_the_definition(option: str, is_cut: bool, monkeypatch: py
     expected = results(text, 'reference', option, L)
     keys = inputs(L, option)[0][1].shape[1]
     if is_cut:
-        monkeypatch.setattr(query_chunks, 'PART_BYTES', 5 * 2 * H * keys * K * 4)
+        monkeypatch.setattr(logits_serve, 'PART_BYTES', 5 * 2 * H * keys * K * 4)
     gradients, outs = results(text, 'auto', option, L)
     assert_close(outs, expected[1])
     assert_close(gradients, expected[0], gradient=True)
 
 
 def test_the_scores_of_all_pairs_never_exist_together(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 2**19)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 2**19)
     (query, key, value), _ = inputs(256, batch=1)
 
     def loss(*arrays: jax.Array) -> jax.Array:
@@ -117,7 +118,7 @@ def test_fixed_keys_and_caches_give_the_same():
     ones, places = jnp.ones((2, L), jnp.int32), jnp.arange(L)[None].repeat(2, 0)
     full, causal = parse_mechanism('full'), parse_mechanism('causal')
     fixed = fix_keys(full, KeySequence(key, value, ones))
-    found = attend_fixed(full, fixed, NewQueries(query, ones, places), additive=VECTOR)
+    found, _ = attend_fixed(full, fixed, NewQueries(query, ones, places), Options(additive=VECTOR))
     assert_close(found, attend(query, key, value, full, additive=VECTOR))
     spec, outs = CacheSpec(causal, H, H, K, L), []
     cache = init_cache(spec, 2, 'float32')

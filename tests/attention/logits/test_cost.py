@@ -2,8 +2,8 @@
 
 import pytest
 
-from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.registry import multiply_adds
 
 
 @pytest.mark.parametrize('text', ['sparsemax(causal & window(8))', 'entmax', 'hard', 'local_p(4)'])

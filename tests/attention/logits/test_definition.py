@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.logits.definition import pattern_of
 from efficient_attention.attention.lsh.definition import LSH
+from tests.attention.requests import make_request
 
 
 def test_another_mechanism_has_no_pattern():

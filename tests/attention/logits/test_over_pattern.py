@@ -32,7 +32,7 @@ def test_what_others_ask_of_a_mechanism(
     text: str, is_causal: bool, is_band: bool, goes_by_distance: bool, keys_back: int
 ):
     mechanism = parse_mechanism(text)
-    mask_inputs = mechanism.is_causal, mechanism.is_band, mechanism.goes_by_distance, mechanism.keys_back(64)
+    mask_inputs = mechanism.is_causal, mechanism.reads.one_band, mechanism.reads.by_distance, mechanism.keys_back(64)
     assert mask_inputs == (is_causal, is_band, goes_by_distance, keys_back)
 
 

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.logits import query_chunks
-from efficient_attention.attention.logits.query_chunks import by_queries, cut, joined, queries_at_once
+from efficient_attention.attention.logits import serve as logits_serve
+from efficient_attention.attention.logits.serve import by_queries, cut, joined, queries_at_once
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.request import Request
+from tests.attention.requests import make_request
 
 
 def request_of(length: int) -> Request:
@@ -17,9 +17,9 @@ def request_of(length: int) -> Request:
 
 
 def test_parts_have_no_more_scores_than_said(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
     assert queries_at_once(request_of(20)) == 7
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 1)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 1)
     assert queries_at_once(request_of(20)) == 1
 
 
@@ -32,7 +32,7 @@ def test_parts_are_put_together_in_their_order():
 
 def test_each_part_knows_the_numbers_of_its_queries(monkeypatch: pytest.MonkeyPatch):
     """By which dropout draws; they are those of the whole row."""
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
 
     def numbers(part: Request) -> tuple:
         shape = part.query.shape

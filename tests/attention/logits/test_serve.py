@@ -5,14 +5,15 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.attention.logits import query_chunks
+from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.logits.serve import serve
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
 from tests.attention.cells import inputs, quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 
@@ -24,7 +25,7 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
         return serve(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0]
 
     expected = run()
-    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
+    monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
     assert_close(run(), expected)
 
 
@@ -32,7 +33,7 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
 def test_rows_and_heads_may_lie_on_several_devices(text: str):
     """Forward and gradient are those of one device, with additive scores, dropout and draws."""
     mechanism, (arrays, extra) = parse_mechanism(text), inputs(13, 'dropout segments padding')
-    extra |= {'centres': jax.random.uniform(jax.random.key(8), (2, 13, 4))} if mechanism.needs_centres else {}
+    extra |= {'centres': jax.random.uniform(jax.random.key(8), (2, 13, 4))} if mechanism.needs.centres else {}
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
 
     def loss(additive: jax.Array, *arrays: jax.Array) -> jax.Array:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from efficient_attention.attention import no_cache
 from efficient_attention.attention.cache_spec import CacheSpec
 from efficient_attention.attention.lsh import ROOM
 from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.room import no_cache
 from efficient_attention.errors import InputError
 
 
 def test_there_is_no_cache():
     with pytest.raises(InputError, match='^lsh attention cannot go on token by token'):
         CacheSpec(LSH(causal=True), 4, 4, 8, 16)
-    assert (ROOM.init_cache, ROOM.decode) == (no_cache.init, no_cache.decode)
+    assert (ROOM.init_cache, ROOM.decode) == (no_cache, no_cache)

@@ -1,7 +1,6 @@
 """Multiply-adds of LSH attention, by hand; that they are those of the program is tested in test_cost.py above."""
 
-from efficient_attention.attention.lsh.cost import multiply_adds
-from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.lsh.definition import LSH, multiply_adds
 
 
 def test_each_round_hashes_and_reads_two_chunks():

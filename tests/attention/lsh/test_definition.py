@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh import definition, hashing
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.rounds import make_rounds
 from tests.attention import contract
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(3)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.logits import dense
+from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import serve as lsh
 from efficient_attention.attention.lsh.definition import LSH
@@ -19,6 +18,7 @@ from efficient_attention.attention.lsh.rounds import make_rounds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import drop_weights
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(3)
@@ -157,7 +157,7 @@ def test_one_chunk_over_all_is_full_attention_with_self_as_last_resort():
     q, v = vectors(20)
     keys = lsh_definition.unit_keys(q) * np.float32(np.sqrt(q.shape[-1]))
     not_self = -1e5 * jnp.eye(20)[None, None]
-    full = jit(lambda: dense.serve(make_request(q, keys, v, Softmax(), bias=not_self)))()
+    full = jit(lambda: serve_dense(make_request(q, keys, v, Softmax(), bias=not_self)))()
     assert_close(serve_quickly(q, v, LSH(bucket_size=32, rounds=1)), full)
     repeated = serve_quickly(q, v, LSH(bucket_size=32, rounds=4))
     assert_close(repeated[0], full[0])

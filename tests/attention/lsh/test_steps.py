@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.attention.lsh.definition import LSH, lay_out
 from efficient_attention.attention.lsh.steps import add, chunks_per_step, largest_divisor, put
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh.definition import LSH, make_layout
 from efficient_attention.attention.lsh.rounds import Layout, Rounds, make_rounds
 from efficient_attention.attention.lsh.scores import scores
@@ -15,6 +14,7 @@ from efficient_attention.attention.lsh.windows import (
     make_row_vectors,
     window_vectors,
 )
+from tests.attention.requests import make_request
 
 L, H, K, S = 24, 2, 8, 4
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.nystrom.landmarks import inverse, landmarks
+from efficient_attention.attention.nystrom.definition import inverse, landmarks
 from tests.attention import contract_rows
 from tests.tolerances import assert_close
 

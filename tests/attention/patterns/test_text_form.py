@@ -4,7 +4,7 @@ import pytest
 
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Window
-from efficient_attention.attention.patterns.text_form import pattern_text
+from efficient_attention.attention.patterns.pattern import pattern_text
 from tests.attention.test_parsing import TEXTS
 
 

@@ -1,9 +1,9 @@
 """Multiply-adds of softmax attention: the pairs of the tiles that a pattern keeps, counted head by head."""
 
-from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.patterns import dense_mask
-from efficient_attention.attention.softmax.cost import kept_pairs
+from efficient_attention.attention.registry import multiply_adds
+from efficient_attention.attention.softmax.definition import kept_pairs
 
 
 def test_tiles_of_one_position_are_pairs():

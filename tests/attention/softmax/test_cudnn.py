@@ -11,10 +11,11 @@ import pytest
 # Private, and only here: it asks this machine for its cuDNN, and no public option lowers a program without one.
 from jax._src.cudnn import fused_attention_stablehlo
 
-from efficient_attention.attention.attend import attend, make_request
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.softmax.cudnn import check_served, is_served, serve
+from tests.attention.requests import make_request
 
 L = 96
 Q = jnp.ones((2, L, 4, 64), jnp.bfloat16)

@@ -12,10 +12,9 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention import reference
-from efficient_attention.attention.attend import attend, make_request
-from efficient_attention.attention.device_forms import using_forms
-from efficient_attention.attention.device_kind import compiled_for
-from efficient_attention.attention.logits import dense
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.devices import compiled_for, using_forms
+from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
@@ -26,6 +25,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.attention.cells import check, inputs, quick
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 OPTIONS = (
@@ -122,7 +122,7 @@ def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
     rounded = [x.astype(jnp.bfloat16) for x in (q, k, v)]
     out = attend(*rounded, Softmax(), backend='loop', **extra)
     assert out.dtype == jnp.bfloat16
-    plain = dense.serve(make_request(*rounded, Softmax(), **extra))[0]
+    plain = serve_dense(make_request(*rounded, Softmax(), **extra))[0]
     errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (out, plain)]
     assert errors[0] <= 1.1 * errors[1]
 
@@ -140,7 +140,7 @@ def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
         return jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
 
     assert temporary(dense_loop.attend_by_rows) < scores / 2
-    assert temporary(dense.serve) > scores
+    assert temporary(serve_dense) > scores
 
 
 @pytest.mark.parametrize('remat, stack, norm', [('full', 'plain', 'post'), ('none', 'reversible', 'pre')])

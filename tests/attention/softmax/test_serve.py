@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_forms import using_forms
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for, using_forms
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.relative import Relative

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.logits.definition import dense_bias
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, make_side
+from tests.attention.requests import make_request
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
 QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)

@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.device_forms import using_forms
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for, using_forms
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
@@ -16,6 +14,7 @@ from efficient_attention.attention.softmax.schedule import Pass, schedule
 from efficient_attention.attention.softmax.tile_bias import ArrayBias
 from efficient_attention.attention.softmax.tile_pass import attend_pass, dropout_seeds, make_terms, step_sizes
 from efficient_attention.attention.softmax.tile_relative import RelativeBias
+from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 L, H, G, K, S = 20, 4, 2, 8, 8

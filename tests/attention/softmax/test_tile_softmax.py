@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.devices import using_forms
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_softmax import sum_to, tiles_first, tiles_third, with_empty_tile

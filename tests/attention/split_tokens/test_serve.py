@@ -25,7 +25,7 @@ def arrays(queries: int, keys: int, batch: int = 1) -> tuple[jax.Array, ...]:
 
 
 def test_a_room_splits_what_its_mechanism_says():
-    assert all((room.serve_share is not None) == room.kind().splits_tokens for room in ROOMS.values())
+    assert all((room.serve_share is not None) == room.kind().form.splits_tokens for room in ROOMS.values())
 
 
 def test_only_a_mesh_with_a_sequence_axis_splits_rows():
@@ -51,10 +51,10 @@ def test_only_a_mesh_with_a_sequence_axis_splits_rows():
 )
 def test_what_cannot_be_split_is_refused(text: str, options: dict, line: str):
     inputs, mechanism = arrays(8, 8), parse_mechanism(text)
-    options |= {'rng': jax.random.key(0)} if mechanism.needs_rng else {}
+    options |= {'rng': jax.random.key(0)} if mechanism.draws.always else {}
     with using_mesh(MESH), pytest.raises((ValueError, NotImplementedError), match=line):
         jax.eval_shape(
-            lambda q, k, v: attend(q, q if mechanism.normalises_keys else k, v, mechanism, **options), *inputs
+            lambda q, k, v: attend(q, q if mechanism.needs.shared_qk else k, v, mechanism, **options), *inputs
         )
 
 

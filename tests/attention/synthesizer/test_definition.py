@@ -20,11 +20,11 @@ def test_weights_of_tables_are_the_same_for_all_tokens():
     for mechanism in (Synthesizer('random', 16), Synthesizer('factorized', 16, 3)):
         weights = attention_weights(q, k, mechanism, learned=drawn_operands(mechanism, 4, 8))
         np.testing.assert_array_equal(weights[0], weights[1])
-        assert not mechanism.reads_queries and not mechanism.reads_keys
+        assert not mechanism.reads.queries and not mechanism.reads.keys
     dense = Synthesizer('dense', 16)
     weights = attention_weights(q, k, dense, learned=drawn_operands(dense, 4, 8))
     assert np.abs(weights[0] - weights[1]).max() > 0.01
-    assert dense.reads_queries and not dense.reads_keys
+    assert dense.reads.queries and not dense.reads.keys
 
 
 @pytest.mark.parametrize('kind', ['dense', 'random', 'factorized'])

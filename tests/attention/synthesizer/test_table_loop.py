@@ -10,7 +10,7 @@ import pytest
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.devices import compiled_for
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.request import Dropout, Request, Sides
 from efficient_attention.attention.synthesizer.definition import Synthesizer

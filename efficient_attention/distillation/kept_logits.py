@@ -1,0 +1,169 @@
+"""What a teacher says of each training row, computed once and kept in a file for every run of it on the same rows.
+
+A file belongs to a teacher's numbers and to rows, whose digests are its name. Runs with other seeds, temperatures or
+students read the same file.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.examples.batches import Feature
+from efficient_attention.distillation.teacher import LOGITS, Teacher
+from efficient_attention.errors import InputError
+from efficient_attention.host_memory import host_memory
+from efficient_attention.inference.evaluate import Evaluation, ahead, on_host
+from efficient_attention.models.device_memory import in_units
+from efficient_attention.models.fine_tuning import NOWHERE
+from efficient_attention.tasks.fine_tuning import FineTuningTask
+from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.whole_files import whole_file
+
+FOLDER = 'teachers'  # of `distill.cache`
+LARGEST_SHARE = 0.5  # of the host's memory
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptLogits:
+    """The logits of all training rows, by their number: float32 [rows, ...], tokens padded to the longest row."""
+
+    logits: np.ndarray
+    has_tokens: bool
+    behind: float = 0.0  # what stands where a row has no token
+
+    def add(self, batch: HostBatch) -> HostBatch:
+        """The batch with the logits of its rows; rows that fill it up get those of any row, which have no weight."""
+        rows = self.logits[batch['index']]
+        if self.has_tokens:
+            length = batch['tokens'].shape[-1]
+            missing = max(length - rows.shape[1], 0)  # kept by a run with the same rows and a shorter data.length
+            rows = np.pad(rows[:, :length], ((0, 0), (0, missing), (0, 0)), constant_values=self.behind)
+        return batch | {LOGITS: rows}
+
+
+def is_kept(teacher: Teacher, task: Task) -> bool:
+    """Whether logits alone are learned from, and each row of the training data is read at least once."""
+    distill, train = teacher.config.distill, teacher.config.train
+    if not distill.keep_logits or distill.inside or not isinstance(task, FineTuningTask):
+        return False
+    return train.steps * train.batch_size >= len(task.encoded.train)
+
+
+def keep_logits(
+    teacher: Teacher | None,
+    task: Task,
+    evaluation: Evaluation,
+    say: Callable[[str], None] = lambda _: None,
+    on_batch: Callable[[], None] = lambda: None,
+) -> KeptLogits | None:
+    """The teacher's logits of all training rows, from their file or computed now; None where they are not kept.
+
+    Args:
+        teacher: of the run; None: it has none.
+        task: whose training rows are read.
+        evaluation: puts their batches on the devices.
+        say: gets a line before they are computed.
+        on_batch: is called before each batch.
+
+    Raises:
+        InputError: they need more memory than there is, or their file cannot be read.
+        RunError: the disk is full.
+    """
+    if teacher is None or not is_kept(teacher, task):
+        return None
+    assert isinstance(task, FineTuningTask)
+    config, features = teacher.config, task.encoded.train
+    name = f'{teacher.digest[:32]}-{rows_digest(features, config.examples.labels)[:32]}.npy'
+    path = Path(config.distill.cache, FOLDER, name)
+    if not all_have(path):
+        say(f'the teacher reads {len(features):,} training rows once; what it says is kept in {path}')
+        write_once(path, compute(teacher, task, evaluation, on_batch))
+    try:
+        return KeptLogits(np.load(path, mmap_mode='r'), has_tokens(config), behind(config))
+    except (OSError, ValueError) as error:
+        raise InputError(f'{path} cannot be read ({error}); remove it, and it is made again') from None
+
+
+def write_once(path: Path, logits: np.ndarray) -> None:
+    """Writes the file in the first process, then in those whose folder is another; raises RunError, the disk full."""
+    if jax.process_index() == 0:
+        write(path, logits)
+    if not all_have(path) and not path.is_file():  # where all processes wait for the first one
+        write(path, logits)
+
+
+def write(path: Path, logits: np.ndarray) -> None:
+    """Writes the file; raises RunError where the disk is full."""
+    with whole_file(path) as partial, partial.open('wb') as file:
+        np.save(file, logits)
+
+
+def compute(teacher: Teacher, task: FineTuningTask, evaluation: Evaluation, on_batch: Callable[[], None]) -> np.ndarray:
+    """The logits of all training rows."""
+    features = task.encoded.train
+
+    def results() -> Iterator[tuple[Array, Array]]:
+        for batch in task.batches(features, task.eval_batch_size).evaluation(jax.process_index(), jax.process_count()):
+            on_batch()
+            rows = evaluation.task_batch(batch)
+            yield teacher.said(rows)[LOGITS], rows['index']
+
+    kept: np.ndarray | None = None
+    for logits, index in map(on_host, ahead(results())):
+        if kept is None:
+            kept = room_for(teacher.config, len(features), logits.shape)
+        places = np.flatnonzero(index >= 0)
+        kept[(index[places], *(slice(size) for size in logits.shape[1:]))] = logits[places]
+    assert kept is not None
+    return kept
+
+
+def room_for(config: RunConfig, rows: int, shape: Sequence[int]) -> np.ndarray:
+    """Room for the logits of so many rows, of which a batch has this shape; raises InputError where they are many."""
+    row = (config.data.length, *shape[2:]) if has_tokens(config) else tuple(shape[1:])
+    needed = rows * int(np.prod(row)) * 4
+    if needed > LARGEST_SHARE * host_memory():
+        raise InputError(
+            f'the logits of {rows:,} rows take {in_units(needed)}; compute them anew in each step with '
+            '--config.distill.keep_logits=False'
+        )
+    return np.full((rows, *row), behind(config), np.float32)  # a batch may be longer than that of the computation
+
+
+def has_tokens(config: RunConfig) -> bool:
+    """Whether the head has logits of each token, and not of a row."""
+    return config.head.kind in ('token', 'span')
+
+
+def behind(config: RunConfig) -> float:
+    """The logit of places behind a row's tokens."""
+    return NOWHERE if config.head.kind == 'span' else 0.0
+
+
+def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
+    """SHA-256 of what the teacher reads of all rows, and of the names of the outputs, in their order."""
+    total = hashlib.sha256(json.dumps(labels).encode())
+    for feature in features:
+        tokens = np.ascontiguousarray(feature['tokens'], np.int32)
+        total.update(f'{tokens.shape}{tokens.dtype}'.encode())
+        total.update(tokens.tobytes())
+        total.update(np.ascontiguousarray(feature['token_types']).tobytes() if 'token_types' in feature else b'')
+        total.update(
+            b'global' + np.ascontiguousarray(feature['is_global']).tobytes() if 'is_global' in feature else b''
+        )
+    return total.hexdigest()
+
+
+def all_have(path: Path) -> bool:
+    """Whether every process of the run finds the file."""
+    if jax.process_count() == 1:
+        return path.is_file()
+    return bool(multihost_utils.process_allgather(np.array(path.is_file())).all())

@@ -1,0 +1,277 @@
+"""The teacher of a run: a frozen model, or several, whose outputs join each batch on the devices.
+
+It runs without dropout and without gradient. Its parameters are an argument of its program, and no part of the state.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jax.sharding import Mesh
+
+from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.layer_numbers import mapped_layers
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.distillation.teacher_checks import (
+    FIELD,
+    check_inside,
+    check_outputs,
+    check_reads_rows,
+    check_student,
+    check_table,
+    check_vocabularies,
+)
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pretrained_models import matched
+from efficient_attention.interop.pretrained import Pretrained, open_encoder
+from efficient_attention.interop.tokenizer_files import check_same_vocabulary
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.quantized import store_codes
+from efficient_attention.models.sharding import abstract_arrays, path_name
+from efficient_attention.objectives.compared import TEACHER, as_batch_arrays, compared
+from efficient_attention.objectives.distillation import Distillation
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.objectives.objective import Batch
+from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.tasks.task import Task
+
+LOG = logging.getLogger(__name__)
+MASKED_LM = 'masked_lm'
+LOGITS = f'{TEACHER}logits'
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One model of a teacher: its graph, its parameters on the mesh, and the places of our labels in its outputs."""
+
+    graph: nnx.GraphDef
+    params: Any
+    labels: tuple[int, ...]  # () where they stand as ours do
+    has_global: bool  # else tokens that the student's rows mark are as others for it
+    digest: str  # SHA-256 of parameters, config and labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """What `distill.teacher` names, on the mesh of the run.
+
+    Args:
+        config: of the run.
+        members: the models; several are an ensemble.
+        layers: the teacher's layer for each of the student's that learns from one, both counted from 1; empty where
+            outputs alone are compared.
+        width: of its vectors.
+        mesh: where it lies.
+    """
+
+    config: RunConfig
+    members: tuple[Member, ...]
+    layers: dict[int, int]
+    width: int
+    mesh: Mesh
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the parameters, configs and labels of all members."""
+        return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
+
+    def bytes_on_a_device(self) -> int:
+        """What the parameters take."""
+        leaves = jax.tree.leaves([member.params for member in self.members])
+        return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+
+    def join(self, batch: Batch) -> Batch:
+        """The batch with what the teacher says of its rows, by names that begin with 'teacher_', unless it has it."""
+        return batch if LOGITS in batch else batch | self.said(batch)
+
+    def said(self, batch: Batch) -> Batch:
+        """These arrays alone."""
+        return self.program([member.params for member in self.members], batch)
+
+    @functools.cached_property
+    def program(self) -> Callable[[list[Any], Batch], Batch]:
+        """The jitted function from the members' parameters and a batch to the arrays."""
+        return jax.jit(using_mesh(self.mesh)(self.arrays))
+
+    def arrays(self, params: list[Any], batch: Batch) -> Batch:
+        """The arrays that join a batch."""
+        distill, rows = self.config.distill, len(batch['tokens'])
+        models = [nnx.merge(member.graph, one) for member, one in zip(self.members, params, strict=True)]
+        batches = [batch if member.has_global else without_global(batch) for member in self.members]
+        if distill.inside:
+            outputs, inside = models[0].with_inside(batches[0])
+            found = as_batch_arrays(compared(inside, distill.inside, tuple(self.layers.values())), rows)
+            said = [outputs]
+        else:
+            found, said = {}, [model.outputs(own) for model, own in zip(models, batches, strict=True)]
+        if not distill.soft:
+            return found
+        name = MASKED_LM if self.config.task == 'pretraining' else 'logits'
+        logits = [in_our_order(one[name], member) for one, member in zip(said, self.members, strict=True)]
+        return found | {f'{TEACHER}{name}': jnp.stack(logits).mean(axis=0)}
+
+    def objective(self, task: Task) -> Distillation:
+        """The task's objective with the terms of the teacher."""
+        assert isinstance(task.objective, FineTuning | Pretraining)  # the tasks that read config.distill
+        widths = self.config.model.width, self.width
+        return Distillation(task.objective, self.config.distill, tuple(self.layers), widths)
+
+
+def without_global(batch: Batch) -> Batch:
+    """The batch without its marks of global tokens."""
+    return {name: array for name, array in batch.items() if name != 'is_global'}
+
+
+def in_our_order(logits: Array, member: Member) -> Array:
+    """A member's logits with the classes in the order of the run's labels."""
+    return logits[..., np.array(member.labels)] if member.labels else logits
+
+
+def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
+    """The teacher of a run, on its mesh; None where it has none.
+
+    Raises:
+        InputError: a folder holds no such model, or one that does not fit the task or the student; names which.
+    """
+    if not config.distill.is_on:
+        return None
+    opened, layers = checked_teachers(config)
+    for where, pretrained in opened:
+        warn_of_another_task(config, where, pretrained)
+        warn_of_unknown_pieces(task, where, pretrained)
+        check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
+        check_table(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
+    members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
+    return Teacher(config, members, layers, opened[0][1].model.width, mesh)
+
+
+def warn_of_unknown_pieces(task: Task, where: Path, pretrained: Pretrained) -> None:
+    """Warns where nothing tells whether a teacher's ids stand for the pieces of the run's vocabulary."""
+    if task.vocabulary is not None and pretrained.tokenizer is None:
+        LOG.warning('the teacher %s has no tokenizer file: its ids are taken for those of this run', where)
+
+
+def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+    """Warns where a teacher says its own task's labels, which are taken for this run's by their names."""
+    theirs, ours = pretrained.run.examples.name if pretrained.run else '', config.examples.name
+    if config.distill.soft and theirs and ours and theirs != ours:
+        LOG.warning('the teacher %s was trained for %s, this run is %s: labels match by name', where, theirs, ours)
+
+
+class Checked(NamedTuple):
+    """The teachers of a run with their folders, and the layer that each of the student's layers learns from."""
+
+    opened: list[tuple[Path, Pretrained]]
+    layers: dict[int, int]
+
+
+def checked_teachers(config: RunConfig) -> Checked:
+    """The teachers of a run, after all checks for which no data are needed.
+
+    Raises:
+        InputError: a folder holds no such model, or one that does not fit the student; names which.
+    """
+    distill = config.distill
+    check_student(config)
+    check_vocabularies(config)
+    opened = [(Path(folder), in_type(open_teacher_model(folder), config.model.dtype)) for folder in distill.teachers]
+    for where, pretrained in opened:
+        check_reads_rows(config, where, pretrained)
+        if distill.soft:
+            check_outputs(config, where, pretrained)
+    layers: dict[int, int] = {}
+    if distill.inside:
+        (where, pretrained) = opened[0]
+        if distill.maps_layers:
+            layers = mapped_layers(distill.layers, config.model.layers, pretrained.model.layers)
+        check_inside(config, where, pretrained.model)
+    return Checked(opened, layers)
+
+
+def open_teacher_model(folder: str) -> Pretrained:
+    """The encoder in a folder; raises InputError, which names the field, where there is none."""
+    try:
+        return open_encoder(Path(folder))
+    except InputError as error:
+        raise InputError(f'{FIELD}: {error}') from None
+
+
+def in_type(pretrained: Pretrained, dtype: str) -> Pretrained:
+    """The model that computes in this type, whatever its own config says."""
+    return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, dtype=dtype))
+
+
+def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:
+    """A checked model on the mesh; raises InputError where its parameters are not all there."""
+
+    def make() -> nnx.Module:
+        module = make_model(config, pretrained, nnx.Rngs(0))
+        if pretrained.codes is not None:
+            store_codes(module)
+        return module
+
+    graph, state = nnx.split(nnx.eval_shape(make))
+    shapes, found = nnx.to_pure_dict(state), pretrained.params() if pretrained.codes is None else pretrained.codes()
+    if not config.distill.soft:  # nothing reads its head
+        empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        found = empty | {'encoder': found['encoder']}
+    try:
+        params = matched(shapes, found, '')
+    except InputError as error:
+        raise InputError(f'{FIELD} {where}: {error}') from None
+    params = jax.tree.map(np.asarray, params)
+    described = {
+        'model': set_fields(pretrained.model),
+        'head': set_fields(pretrained.head),
+        'labels': pretrained.labels,
+    }
+    digest = digest_of(params['encoder'] if not config.distill.soft else params, described)
+    graph, params = for_inference(graph, params)
+    placed = abstract_arrays(params, mesh)
+    params = jax.tree.map(lambda leaf, place: jax.device_put(leaf, place.sharding), params, placed)
+    return Member(graph, params, label_places(config, pretrained), pretrained.model.global_tokens > 0, digest)
+
+
+def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> FineTuningModel | PretrainingModel:
+    """The teacher's model, in the form of the student's."""
+    if config.task == 'pretraining':
+        return PretrainingModel(pretrained.model, has_pairs=False, rngs=rngs)
+    transform = config.head.transform if config.head.kind == 'towers' else 'none'
+    head = pretrained.head if config.distill.soft else HeadConfig(kind=config.head.kind, transform=transform)
+    return FineTuningModel(pretrained.model, head, rngs=rngs)
+
+
+def set_fields(config: Any) -> dict[str, Any]:
+    """The fields that are not at their defaults, so that fields of later versions make no other teacher of this one."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    return {name: value for name, value in to_dict(config).items() if getattr(config, name) != defaults[name]}
+
+
+def digest_of(params: Any, described: Mapping[str, Any]) -> str:
+    """SHA-256 of arrays and their names, and of what makes numbers and labels of them."""
+    total = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        total.update(f'{path_name(path)} {leaf.shape}'.encode())
+        total.update(np.ascontiguousarray(leaf).data)
+    return total.hexdigest()
+
+
+def label_places(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
+    """The place in the teacher's outputs of each of the run's labels; () where there are none to be matched."""
+    if not config.distill.soft or config.task == 'pretraining' or pretrained.labels == config.examples.labels:
+        return ()
+    return tuple(pretrained.labels.index(label) for label in config.examples.labels)

@@ -1,0 +1,347 @@
+"""A table of runs: every row, a task, by every column, a mechanism; trained one after another, resumed, summed up.
+
+A cell is trained with each seed, its best checkpoint by the metric of the validation rows is scored once on the test
+rows, and what it took is noted. A cell that fails is named and the others go on. Several processes may train cells of
+one folder: each sums up all that are there, and a cell that another one trains is refused by its workdir's lock.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import statistics
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import RunError, RunStopped, one_line, show_error
+from efficient_attention.experiments.grid_configs import (
+    CELL,
+    CHOICE,
+    PILOT_SECONDS,
+    Values,
+    check_equal,
+    check_pilots,
+    check_tested,
+    check_workdir,
+    choice_of,
+    in_folder,
+    note_values,
+    noted,
+    read_object,
+    shared_fields,
+    step_fields,
+)
+from efficient_attention.experiments.seeds import check_seeds, share_programs, spread
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.objectives.fine_tuning import TERM
+from efficient_attention.training.fill_config import FilledConfig, fill_config
+from efficient_attention.training.finite import TrainingStopped
+from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
+from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.agreement import all_find
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, best_evaluation
+from efficient_attention.workdir.environment import machine_of
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS
+from efficient_attention.workdir.metrics import read_metrics
+
+LOG = logging.getLogger(__name__)
+TEST = 'test.json'  # of a seed's workdir
+ERROR = 'error.txt'  # of a cell's folder: how it failed
+PILOT_METRIC = f'{TERM}_loss'
+FULL = 'full'  # the column that others are compared with
+
+
+class Pilots(NamedTuple):
+    """Runs of a cell, one with each learning rate; the rate that is best by the validation rows is then used.
+
+    Attributes:
+        rates: none = the config's.
+        steps: of each run, 0 = as many as the cell has. Such a run is evaluated as the cell is, and the best one is the
+            cell's run with the first seed.
+    """
+
+    rates: tuple[float, ...] = ()
+    steps: int = 150
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is trained.
+
+    Attributes:
+        cells: (row, column) -> the values of its config, as a config file gives them.
+        workdir: of all cells: <workdir>/<row>/<column>/seed_<n>.
+        seeds: whole numbers as text.
+        pilots: how each cell's learning rate is chosen.
+        size: the name of the cells' sizes, '' = the config file's own.
+        has_own_sizes: whether cells of a row have sizes of their own.
+        overrides: {dotted field: value} by which cells have other values than the config file gives them.
+    """
+
+    cells: Mapping[tuple[str, str], Values]
+    workdir: Path
+    seeds: Sequence[str]
+    pilots: Pilots = Pilots()
+    size: str = ''
+    has_own_sizes: bool = False
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def folder(self, row: str, column: str) -> Path:
+        """Of a cell."""
+        return self.workdir / row / column
+
+
+def train_grid(grid: Grid) -> dict[str, Any]:
+    """Trains every cell; returns {row: {column: what `train_cell` returns, or {'error': line}}}.
+
+    Raises:
+        InputError: bad seeds, cells of a row that differ in their rows, steps or sizes, or a workdir of other configs.
+        RunStopped: a stop signal ended a run; the same call goes on from there.
+    """
+    check_seeds(grid.seeds)
+    check_tested(grid.cells)
+    cells = noted(grid.cells, grid.size, grid.overrides)
+    check_workdir(grid.workdir, cells)
+    check_pilots(grid.workdir, cells, grid.pilots.rates, grid.pilots.steps)
+    check_equal(in_folder(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes)
+    note_values(grid.workdir, cells)
+    share_programs()
+    found: dict[str, Any] = {}
+    for row, column in grid.cells:
+        try:
+            result = train_cell(grid, row, column, cells[row, column])
+        except (RunStopped, KeyboardInterrupt):
+            raise
+        except Exception as error:  # whatever it is, the other cells go on
+            show_error(RunError(f'{row}, {column}: {one_line(error)}'))
+            result = {'error': kind_and_line(error)}
+            note_error(grid.folder(row, column), error)
+        found.setdefault(row, {})[column] = result
+    return found
+
+
+def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, Any]:
+    """Trains and tests a cell with each seed; `values` are the noted ones.
+
+    Returns:
+        'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
+        metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
+        loss, or the metric of runs as long as the cell's}, 'pilot_steps', 'pilot_seconds' of pilots that are no seed's
+        run; 'curves': {folder: evaluations}; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means
+        over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' and 'step_fields'
+        of the config.
+    """
+    folder = grid.folder(row, column)
+    if known := finished(folder, grid):
+        return known
+    filled = fill_config(grid.cells[row, column])
+    choice = choice_of(folder)
+    if not choice:
+        rate, pilots = chosen_rate(filled, folder, grid)
+        choice = {'learning_rate': rate, 'pilots': pilots}
+        choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
+        first = '' if grid.pilots.steps else f'{rate:g}'  # the rate whose pilot becomes the first seed's run
+        choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
+        if pilots and jax.process_index() == 0:
+            write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
+    if choice['pilots'] and not grid.pilots.steps:
+        keep_pilot(folder, choice['learning_rate'], grid.seeds[0])
+    optimizer = {'learning_rate': choice['learning_rate']}
+    filled = filled._replace(config=with_fields(filled.config, optimizer=optimizer))
+    chosen = all_seeds(folder, grid.seeds)
+    seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
+    speeds = [speed_of(folder / f'seed_{seed}') for seed in chosen]
+    result = {
+        'seeds': seeds,
+        **spread([seeds[seed]['test'] for seed in chosen]),
+        **choice,
+        'metric': filled.config.checkpoint.best_metric,
+        'mode': filled.config.checkpoint.best_mode,
+        'steps': filled.config.train.steps,
+        'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
+        'seconds': statistics.fmean(seconds for _, seconds in speeds),
+        'curves': curves_of(folder),
+        **size_of(filled, folder),
+        'machine': machine_of(folder / f'seed_{seed}' for seed in chosen),
+        'shared_fields': shared_fields(values, has_own_sizes=grid.has_own_sizes),
+        'step_fields': step_fields(grid.cells[row, column]),
+    }
+    if jax.process_index() == 0:
+        write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')
+        (folder / ERROR).unlink(missing_ok=True)
+    return result
+
+
+def note_error(folder: Path, error: Exception) -> None:
+    """Writes a line on how a cell failed into its folder and, below it, where in the program."""
+    if jax.process_index() == 0:
+        write_atomically(folder / ERROR, f'{kind_and_line(error)}\n\n' + ''.join(traceback.format_exception(error)))
+
+
+def kind_and_line(error: Exception) -> str:
+    """An error's kind and what it says, in one line."""
+    return f'{type(error).__name__}: {one_line(error)}'
+
+
+def finished(folder: Path, grid: Grid) -> dict[str, Any]:
+    """What is known of a cell that has all that is asked for, so that nothing of it is opened again; else {}."""
+    known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
+    return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
+
+
+def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, dict[str, float | None]]:
+    """The learning rate whose pilot is the best on the validation rows; the config's without pilots.
+
+    Short pilots are compared by their loss: after so few steps the best accuracy is often that of the most frequent
+    class for all rates. Pilots as long as the cell are compared by the metric that chooses a cell's checkpoint. Also
+    returns this loss or metric for each rate; None for a rate at which too many steps are not finite.
+
+    Raises:
+        RunError: all rates are such.
+    """
+    pilots, checkpoint = grid.pilots, filled.config.checkpoint
+    if not pilots.rates:
+        return filled.config.optimizer.learning_rate, {}
+    name, mode = (PILOT_METRIC, 'min') if pilots.steps else (checkpoint.best_metric, checkpoint.best_mode)
+    found = dict[str, float | None]()
+    for rate in pilots.rates:
+        found[f'{rate:g}'] = None
+        workdir = folder / f'pilot_{rate:g}'
+        pilot = pilot_config(filled.config, rate, pilots.steps, grid.seeds[0])
+        try:
+            train(pilot, workdir, examples=filled.examples, pretrained=filled.pretrained)
+        except TrainingStopped as error:
+            show_error(RunError(f'{workdir}: {one_line(error)}; this rate is not used'))
+            continue
+        number = best_evaluation(workdir, checkpoint)[name]
+        if not math.isnan(number):
+            found[f'{rate:g}'] = number
+    good = {rate: known for rate in pilots.rates if (known := found[f'{rate:g}']) is not None}
+    if not good:
+        raise RunError(f'{folder}: no pilot of the rates {", ".join(found)} is finite')
+    sign = 1 if mode == 'min' else -1
+    return min(good, key=lambda rate: sign * good[rate]), found
+
+
+def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
+    """The config of a pilot; with 0 steps it is the cell's with the first seed, except for the learning rate."""
+    if not steps:
+        return with_fields(config, optimizer={'learning_rate': rate}, train={'seed': int(first_seed)})
+    return with_fields(
+        config,
+        optimizer={'learning_rate': rate, 'warmup_steps': min(config.optimizer.warmup_steps, steps // 3)},
+        train={'steps': steps},
+        checkpoint={'every_steps': steps},
+        eval={'every_steps': steps},
+    )
+
+
+def keep_pilot(folder: Path, rate: float, seed: str) -> None:
+    """Renames the pilot with the chosen rate, as long as the cell's runs, to the run of a seed."""
+    all_find(lambda: None)  # waits until every process has read the pilot
+    pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
+    if jax.process_index() == 0 and pilot.is_dir() and not workdir.exists():
+        pilot.rename(workdir)
+
+
+def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
+    """{'seed_0': {'step': [...], 'accuracy': [...], ...}}: the evaluations of each run of a cell, pilots too."""
+    curves = {}
+    for workdir in sorted(path.parent for path in folder.glob(f'*/{METRICS}')):
+        lines = CheckpointReader(workdir).evaluations()
+        names = [name for name in (lines[0] if lines else {}) if name != 'split']
+        curves[workdir.name] = {name: [line.get(name, math.nan) for line in lines] for name in names}
+    return curves
+
+
+def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
+    """The seeds that are asked for, and those that the cell has been tested with before, by number."""
+    before = {path.parent.name.removeprefix('seed_') for path in folder.glob(f'seed_*/{TEST}')}
+    return sorted({*seeds, *before}, key=int)
+
+
+def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
+    """Trains one seed to its end and scores its best checkpoint once; what was scored before is read."""
+    config = with_fields(filled.config, train={'seed': int(seed)})
+    train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
+    dev = best_evaluation(workdir, config.checkpoint)
+    path = workdir / TEST
+    if not path.is_file():
+        metrics = evaluate_workdir(workdir, checkpoint='best', split='test')
+        if jax.process_index() == 0:
+            write_atomically(path, json.dumps(metrics) + '\n')
+        return {'dev': dev, 'test': {name: float(value) for name, value in metrics.items()}}
+    return {'dev': dev, 'test': read_json_file(path)}
+
+
+def speed_of(workdir: Path) -> tuple[float, float]:
+    """Steps a second, the median of the log's lines, and the seconds of all of them, evaluations left out."""
+    lines = [line for line in read_metrics(workdir) if line['split'] == 'train' and line.get('steps_per_second')]
+    if not lines:
+        return 0.0, 0.0
+    steps = [line['step'] for line in lines]
+    taken = [after - before for before, after in zip([0, *steps[:-1]], steps, strict=True)]
+    seconds = sum(count / line['steps_per_second'] for count, line in zip(taken, lines, strict=True))
+    return statistics.median(line['steps_per_second'] for line in lines), seconds
+
+
+def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
+    """'parameters', and the 'temporary_bytes' of a training step with rows of full length; read where they are known.
+
+    The parameters are those of the encoder and its head.
+    """
+    path = folder / CELL
+    if path.is_file():
+        known = read_object(path)
+        return {name: known[name] for name in ('parameters', 'temporary_bytes')}
+    run = build_run(filled.config, examples=filled.examples)
+    batch = next(run.task.training_batches(0, 1, jax.process_index(), jax.process_count()))
+    length, rows = filled.config.data.length, run.on_devices(batch)
+
+    def at_full_length(name: str, array: jax.Array) -> jax.ShapeDtypeStruct:
+        is_of_tokens = array.shape[1:] == rows['tokens'].shape[1:]
+        shape = (*array.shape[:-1], length) if is_of_tokens and name != 'weights' else array.shape
+        return jax.ShapeDtypeStruct(shape, array.dtype, sharding=array.sharding)
+
+    shapes = {name: at_full_length(name, array) for name, array in rows.items()}
+    step: Any = jit_train_step(run)
+    memory = step.lower(run.abstract_state, shapes).compile().memory_analysis()
+    return {'parameters': run.parameter_count(), 'temporary_bytes': int(memory.temp_size_in_bytes)}
+
+
+def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
+    """The config with other values of some fields, by group."""
+    changed = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in groups.items()}
+    return dataclasses.replace(config, **changed)
+
+
+def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
+    """{row: {column: result}} of all cells of a grid's folder that are complete, by whichever process; of one that
+    failed and has no result {'error': line}, of one that failed with a further seed its result and
+    'failed_seed': line."""
+    found: dict[str, dict[str, Any]] = {}
+    folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
+    for folder in sorted(folders):
+        has_result = (folder / CELL).is_file()
+        result = read_object(folder / CELL) if has_result else {}
+        if (folder / ERROR).is_file():
+            result['failed_seed' if has_result else 'error'] = last_error(folder)
+        found.setdefault(folder.parent.name, {})[folder.name] = result
+    return found
+
+
+def last_error(folder: Path) -> str:
+    """Kind and text of the error that ended a cell, which `note_error` wrote; a traceback alone ends with them."""
+    lines = (folder / ERROR).read_text(encoding='utf-8').strip().splitlines()
+    if lines and not lines[0].startswith('Traceback'):
+        return lines[0]
+    kind, _, text = (lines[-1] if lines else 'unknown').partition(': ')
+    return f'{kind.rpartition(".")[2]}: {text}'

@@ -1,0 +1,232 @@
+"""Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.nested_dicts import flatten, to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError, one_line
+from efficient_attention.experiments.grid_rows import PLACE, RowIdentities
+from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.folder_kind import GRID, VALUES, check_kind
+
+Values = Mapping[str, Any]
+Cells = Mapping[tuple[str, str], Values]
+CHOICE, CELL = 'choice.json', 'cell.json'  # of a cell's folder, beside VALUES: choice, result
+CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
+PILOT_SECONDS = 'pilot_seconds'  # beside them; cells of before have none
+# Beside the groups of a cell's values: the name of its sizes, {split: identity of its rows}, and the fields that the
+# command has changed in all cells, as it was given, with {row} and {column}. Folders of before lack the last two.
+SIZE, ROWS, OVERRIDES = 'size', 'rows', 'overrides'
+EQUAL = (SIZE, ROWS, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
+OF_SIZE = (
+    'model.layers',
+    'model.width',
+    'model.heads',
+    'model.head_width',
+    'model.embedding_width',
+    'model.feed_forward_width',
+    'model.dropout_rate',
+    'optimizer',
+)
+STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')  # what a step takes, and not what it computes
+RATE = 'optimizer.learning_rate'  # which each cell may choose for itself
+# What changes neither a result nor what a step takes, and so may change between two commands on one folder. What
+# changes a step's time or memory alone may not: they stand in the table.
+FREE = (
+    *('data.cache', 'data.processes', 'data.workers', 'data.prefetch', 'examples.cache', 'distill.cache'),
+    *('train.log_every_steps', 'train.stall_seconds'),
+)
+
+# Fields that a command may change in its cells alone: those of machines, and what the table tells of each cell.
+UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
+START = 'train.start_from'  # a place, of which cells of a row all have one or none
+
+
+def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+    """The values of cells as JSON gives them back, with the name of their sizes, their rows and the overrides."""
+    identities, found = RowIdentities(), {}
+    for cell, values in cells.items():
+        beside = {SIZE: size, ROWS: identities.of(values['examples']), OVERRIDES: overrides or {}}
+        found[cell] = json.loads(json.dumps({**values, **beside}))
+    return found
+
+
+def note_values(workdir: Path, cells: Cells) -> None:
+    """Writes into each cell's folder of which config it is."""
+    for (row, column), values in cells.items() if jax.process_index() == 0 else ():
+        folder = workdir / row / column
+        if not has_begun(folder):
+            write_atomically(folder / VALUES, json.dumps(values) + '\n')
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a cell has a result or a run, of a seed or a pilot; one that was refused before has its values alone."""
+    return (folder / VALUES).is_file() and ((folder / CELL).is_file() or any(folder.glob('*/config.json')))
+
+
+def in_folder(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
+    """The values of the cells that the folder has of some rows, by whichever command."""
+    paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
+    begun = [path for path in paths if has_begun(path.parent)]
+    return {(path.parent.parent.name, path.parent.name): read_object(path) for path in begun}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file of a cell's folder; raises InputError where it holds none."""
+    try:
+        return dict(read_json_file(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f'{path}: not a JSON object that can be read ({one_line(error)})') from None
+
+
+def check_workdir(workdir: Path, cells: Cells) -> None:
+    """Raises InputError where a cell's folder is of another config, or the folder is none of a grid."""
+    check_kind(workdir, GRID)
+    for (row, column), values in cells.items():
+        folder = workdir / row / column
+        for name, (before, now) in differences(read_object(folder / VALUES), values) if has_begun(folder) else ():
+            if name.startswith(f'{ROWS}.'):
+                fault = f'{folder} was made when {said(name)} was another'
+                raise InputError(f'{fault}; name a new --workdir, or put back what was read')
+            raise InputError(
+                f'{folder} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
+                'the old value'
+            )
+
+
+def choice_of(folder: Path) -> dict[str, Any]:
+    """What a cell's pilots have chosen, noted when all of them had run: `CHOSEN` and what they took."""
+    path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
+    known = {} if path is None else read_object(path)
+    if not known.get('pilots'):
+        return {}
+    try:
+        _ = list(map(float, known['pilots'])), float(known['learning_rate'])
+        return {name: known[name] for name in CHOSEN} | {name: known[name] for name in {PILOT_SECONDS} & known.keys()}
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f'{path}: what pilots have chosen cannot be read ({one_line(error)})') from None
+
+
+def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
+    """Raises InputError where a cell's pilots had other steps, or it has chosen its learning rate from other rates.
+
+    Without rates nothing is chosen, and what a cell has chosen stays. With 0 steps a pilot is as long as the cell.
+    """
+    for (row, column), values in cells.items() if rates else ():
+        folder, whole = workdir / row / column, completed(values)['train.steps']
+        asked = steps or whole
+        wanted = f'{", ".join(f"{rate:g}" for rate in sorted(rates))} in {asked} steps'
+        choice = choice_of(folder)
+        made = {read_object(path).get('train', {}).get('steps', 0) for path in folder.glob('pilot_*/config.json')}
+        if choice:
+            tried = ', '.join(f'{rate:g}' for rate in sorted(map(float, choice['pilots'])))
+            before = f'{tried} in {choice["pilot_steps"]} steps'
+        elif (folder / CELL).is_file():
+            before = 'none'
+        else:
+            before = wanted if made <= {asked} else f'some in {", ".join(map(str, sorted(made)))} steps'
+        if before != wanted:
+            raise InputError(
+                f'{folder}: the pilots before were {before}, now --rates and --pilot_steps say {wanted}; name a new '
+                '--workdir, or give the old values, or no --rates, which keeps what was chosen'
+            )
+
+
+def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
+    """Raises InputError where cells of one row differ in what they read, how long they train or, unless they have
+    sizes of their own, in these; names the field."""
+    first: dict[tuple[str, bool], tuple[str, Values]] = {}  # also of those that are not older than overrides
+    for (row, column), values in cells.items():
+        for is_young in {False, OVERRIDES in values}:
+            other, before = first.setdefault((row, is_young), (column, values))
+            differing = [name for name, _ in differences(before, values)]
+            shared = [field for field in differing if is_shared(field, has_own_sizes=has_own_sizes)]
+            for field in [*other_overrides(before, values), *shared]:
+                raise InputError(
+                    f'{row}: {said(field)} differs between the columns {other} and {column}; all cells of a row have '
+                    'the same rows, in the same order, and the same steps, sizes and --config fields'
+                )
+
+
+def said(field: str) -> str:
+    """A field's name, or what an identity of rows is of."""
+    group, _, split = field.partition('.')
+    return f'the content of examples.{split}' if group == ROWS else field
+
+
+def other_overrides(first: Values, second: Values) -> list[str]:
+    """The fields that one command has changed and the other has not, or otherwise, and that differ: what only the
+    config file makes different of two columns is theirs."""
+    if OVERRIDES not in first or OVERRIDES not in second:
+        return []
+    before, now = compared(first[OVERRIDES]), compared(second[OVERRIDES])
+    differing = {name for name, _ in differences(first, second)}
+    return sorted(name for name in differing & {*before, *now} if before.get(name) != now.get(name))
+
+
+def compared(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a command that cells of other ones must have too: without those of machines and places."""
+    found = {name: value for name, value in overrides.items() if name not in UNCOMPARED}
+    return {name: bool(value) if name == START else value for name, value in found.items() if name[:5] != 'mesh.'}
+
+
+def is_shared(field: str, *, has_own_sizes: bool) -> bool:
+    """Whether all cells of a row have the same value of a field of their configs."""
+    names = EQUAL if has_own_sizes else EQUAL + OF_SIZE
+    return field != RATE and any(f'{field}.'.startswith(f'{name}.') for name in names)
+
+
+def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, Any]:
+    """{dotted name: value} of what all cells of a row share, without defaults and without the places of data, which
+    are another machine's elsewhere."""
+    found = {
+        name: value for name, (_, value) in differences({}, values) if is_shared(name, has_own_sizes=has_own_sizes)
+    }
+    found |= {f'{ROWS}.{split}': identity for split, identity in values.get(ROWS, {}).items()}
+    found |= {f'{OVERRIDES}.{name}': value for name, value in compared(values.get(OVERRIDES, {})).items()}
+    return {name: PLACE.sub('', value) if isinstance(value, str) else value for name, value in found.items()}
+
+
+def step_fields(values: Values) -> dict[str, Any]:
+    """{dotted name: value} of what changes a step's time and memory alone."""
+    given = completed(values)
+    return {name: given[name] for name in STEP}
+
+
+def check_tested(cells: Cells) -> None:
+    """Raises InputError where a cell has no test rows, or would choose its checkpoint by them."""
+    for (row, column), values in cells.items():
+        if steps := values['train'].get('early_stop'):
+            raise InputError(
+                f'{row},{column}: train.early_stop is {steps}; all cells train as many steps, so it must be 0'
+            )
+        if values['eval']['split'] != 'held_out' or not values['examples']['test']:
+            fault = 'examples.test is empty' if not values['examples']['test'] else "eval.split is 'test'"
+            raise InputError(f'{row},{column}: {fault}; a cell is chosen by examples.dev and tested on examples.test')
+
+
+def differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """(dotted name, both values) of each field in which two configs differ; a field that is not given has its default,
+    so that it may be one that is younger than a folder. Rows are compared where both are known."""
+    before, now = completed(first), completed(second)
+    for name in sorted(before.keys() | now.keys()):
+        pair = before.get(name), now.get(name)
+        is_known = not (name.startswith(f'{ROWS}.') and None in pair) and name.partition('.')[0] != OVERRIDES
+        if pair[0] != pair[1] and name not in (*FREE, ROWS) and is_known:
+            yield name, pair
+
+
+def completed(values: Values) -> dict[str, Any]:
+    """{dotted name: value} with defaults where there is none, or None, which is another run's value where the run
+    starts from one."""
+    given = flatten(values)
+    is_started = bool(given.get('train.start_from'))
+    defaults = flatten(to_dict(RunConfig()) | {SIZE: ''})
+    kept = {name: value for name, value in given.items() if value is not None or is_started or name not in defaults}
+    return defaults | kept

@@ -1,0 +1,211 @@
+"""What a grid found, for readers: `grid.json`, a Markdown table `grid.md` and a picture `grid.svg`."""
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.experiments.grid import FULL
+from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.folder_kind import GRID_SUMMARY
+
+Cells = Mapping[str, Mapping[str, Any]]
+MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
+MIB = 2**20
+STEPS = 'steps/s, share of full'
+HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
+LEGEND = (
+    '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
+    'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
+    'Temporary memory is what the compiler gives a training step with rows of full length; a cell whose batches are '
+    'divided, or whose layers are recomputed, otherwise than those of full attention has no share.'
+)
+OF_SPEED = " Steps a second are the log's median; a cell from another machine than full attention's has no share."
+OF_MINUTES = (
+    ' Minutes are those of training one seed and, behind a +, of the pilots where they are known; evaluations are left '
+    'out.'
+)
+
+
+def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], workdir: Path) -> list[Path]:
+    """Writes the three files; returns their paths."""
+    content = {'cells': cells, 'yardsticks': yardsticks}
+    texts = {
+        GRID_SUMMARY: json.dumps(content, indent=2) + '\n',
+        'grid.md': grid_table(cells, yardsticks),
+        'grid.svg': grid_picture(cells, yardsticks),
+    }
+    for name, text in texts.items():
+        write_atomically(workdir / name, text)
+    return [workdir / name for name in texts]
+
+
+def known_yardsticks(workdir: Path) -> dict[str, dict[str, float]]:
+    """Those that a command before wrote into the folder's file, of whichever rows."""
+    try:
+        return dict(read_json_file(workdir / GRID_SUMMARY)['yardsticks'])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}  # there is none yet
+
+
+def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], *, with_speed: bool = True) -> str:
+    """A Markdown table for each row, the best mechanism first, and what trained its cells.
+
+    Args:
+        cells: {row: {column: what `train_cell` returns}}.
+        yardsticks: {row: {name: accuracy}}.
+        with_speed: also steps a second, which mean little where several cells shared a device.
+    """
+    parts = [_row_table(row, columns, yardsticks.get(row, {}), with_speed) for row, columns in cells.items()]
+    return '\n'.join([*parts, LEGEND + OF_SPEED * with_speed + OF_MINUTES, ''])
+
+
+def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float], with_speed: bool) -> str:
+    good = {name: cell for name, cell in columns.items() if 'error' not in cell}
+    metric = next((cell['metric'] for cell in good.values()), 'metric')
+    lines = [[name.format(metric=metric) for name in HEAD], ['---'] * len(HEAD)]
+    for name in reversed(_from_worst(good, metric)):
+        lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
+    empty = [''] * (len(HEAD) - 2)
+    for key, what in (('failed_seed', 'a further seed failed'), ('error', 'failed')):
+        bad = {name: cell[key].replace('|', '/') for name, cell in columns.items() if key in cell}
+        lines += [[name, f'{what}: {error}', *empty] for name, error in bad.items()]
+    lines += [[f'*yardstick: {name}*', f'{100 * value:.1f}', *empty] for name, value in yardsticks.items()]
+    shown = [place for place, name in enumerate(HEAD) if with_speed or name != STEPS]
+    table = [_table_line([line[place] for place in shown]) for line in lines]
+    return '\n'.join([f'### {row}', '', *table, '', *_notes(good)])
+
+
+def _table_line(texts: Sequence[str]) -> str:
+    if set(texts) == {'---'}:
+        return '|' + '---|' * len(texts)
+    return '|' + '|'.join(f' {text} ' if text else ' ' for text in texts) + '|'
+
+
+def _notes(good: Mapping[str, Any]) -> list[str]:
+    """What the cells of a row were trained with and on, where it is known, and how long all of them took."""
+    notes = []
+    shared: Mapping[str, Any] = next((cell['shared_fields'] for cell in good.values() if 'shared_fields' in cell), {})
+    if rows := shared.get('examples.train'):
+        notes.append(f'{next(iter(good.values()))["steps"]:,} steps with rows of `{rows}`.')
+    if any(tuple(cell['seeds']) != ('0',) for cell in good.values()):
+        notes.append(f'Seeds: {_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.')
+    if any(cell.get('machine') for cell in good.values()):
+        machines = {name: cell.get('machine', 'an unknown machine') for name, cell in good.items()}
+        notes.append(f'Trained on {_by_value(machines)}.')
+    if good:
+        hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
+        notes.append(f'All cells: {hours / 3600:.1f} hours.')
+    return [' '.join(notes), ''] if notes else []
+
+
+def _by_value(values: Mapping[str, str]) -> str:
+    """Which mechanisms have which value, the one that most of them have behind the others."""
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(value, []).append(name)
+    *fewer, most = sorted(names, key=lambda value: len(names[value]))
+    named = [f'{", ".join(names[value])}: {value}' for value in fewer]
+    return '; '.join([*named, f'the others: {most}' if fewer else most])
+
+
+def _cell_line(
+    name: str, cell: Mapping[str, Any], full: Mapping[str, Any] | None, metric: str, yardsticks: Mapping[str, float]
+) -> list[str]:
+    mean, deviation = cell['mean'][metric], cell['deviation'][metric]
+    shown = _score(cell, mean) + (f' ± {_score(cell, deviation)}' if len(cell['seeds']) > 1 else '')
+    shown += ' <' if _is_share(cell) and mean < max(yardsticks.values(), default=-math.inf) else ''
+    dev = sum(one['dev'][metric] for one in cell['seeds'].values()) / len(cell['seeds'])
+    is_larger = full is not None and cell['parameters'] > MORE_PARAMETERS * full['parameters']
+    peer = full if full and full.get('machine') == cell.get('machine') else None
+    of_same_step = full if full and _have_same_step(cell, full) else None
+    speed = f'{cell["steps_per_second"]:.2f}{_share(cell, peer, "steps_per_second")}'
+    memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, of_same_step, "temporary_bytes")}'
+    parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
+    has_other_rates = full is not None and not _same_pilots(cell, full)
+    minutes = ' + '.join(_minutes(seconds) for seconds in (cell['seconds'], cell.get('pilot_seconds')) if seconds)
+    rate = f'{cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
+    return [name, shown, _score(cell, dev), speed, memory, parameters, minutes, rate]
+
+
+def _minutes(seconds: float) -> str:
+    return f'{seconds / 60:.{0 if seconds >= 600 else 1}f}'
+
+
+def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
+    """Whether both chose their rates from the same ones, after as many steps."""
+    rates = [one.get('pilots', {}).keys() for one in (cell, full)]
+    return rates[0] == rates[1] and (not rates[0] or cell['pilot_steps'] == full['pilot_steps'])
+
+
+def _have_same_step(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
+    """Whether both divide a batch and recompute layers in the same way; cells of before it was noted are taken to."""
+    return cell.get('step_fields') == full.get('step_fields')
+
+
+def _is_share(cell: Mapping[str, Any]) -> bool:
+    """Whether the metric is a share of 1, shown in percent; a loss, of which less is better, is none."""
+    return cell.get('mode', 'max') == 'max'
+
+
+def _score(cell: Mapping[str, Any], value: float) -> str:
+    return f'{100 * value:.1f}' if _is_share(cell) else f'{value:.3f}'
+
+
+def _from_worst(columns: Mapping[str, Any], metric: str) -> list[str]:
+    return sorted(columns, key=lambda name: (1 if _is_share(columns[name]) else -1) * columns[name]['mean'][metric])
+
+
+def _share(cell: Mapping[str, Any], full: Mapping[str, Any] | None, name: str) -> str:
+    return '' if full is None or not full[name] else f', {cell[name] / full[name]:.2f}'
+
+
+def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
+    """An SVG with a panel for each row: a bar for each mechanism, dots for its seeds, dashed lines for yardsticks."""
+    from matplotlib import rc_context  # which a grid loads at its end alone
+    from matplotlib.figure import Figure
+
+    rows = {
+        row: {name: cell for name, cell in columns.items() if 'error' not in cell} for row, columns in cells.items()
+    }
+    rows = {row: columns for row, columns in rows.items() if columns}
+    heights = [1.0 + 0.26 * len(columns) for columns in rows.values()] or [1.0]
+    with rc_context({'svg.hashsalt': 'grid'}):
+        figure = Figure(figsize=(7.2, sum(heights)), dpi=72, layout='constrained')  # as SVG is laid out
+        panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
+        for axes, (row, columns) in zip(panels, rows.items(), strict=False):
+            _draw_row(axes, row, columns, yardsticks.get(row, {}))
+        _settle(figure, panels)
+        text = io.StringIO()
+        figure.savefig(text, format='svg', metadata={'Date': None})
+    return text.getvalue()
+
+
+def _settle(figure: Any, panels: Any) -> None:
+    """Lays the panels out and rounds where they lie: the solver's last bits, which names in the file are made of,
+    differ from one process to the next."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine('none')
+    for axes in panels:
+        axes.set_position([round(float(x), 5) for x in axes.get_position().bounds])
+
+
+def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> None:
+    metric = next(iter(columns.values()))['metric']
+    order = _from_worst(columns, metric)
+    scale, unit = (100, ', %') if all(map(_is_share, columns.values())) else (1, '')
+    means = [scale * columns[name]['mean'][metric] for name in order]
+    axes.barh(order, means, color=['#2563eb' if name != FULL else '#64748b' for name in order], height=0.7)
+    for place, name in enumerate(order):
+        seeds = [scale * one['test'][metric] for one in columns[name]['seeds'].values()]
+        axes.plot(seeds, [place] * len(seeds), 'o', color='#ea580c', markersize=3)
+    for number, (name, value) in enumerate(yardsticks.items() if unit else ()):
+        dashes = (0, (5 - number % 4, 1 + number % 4))
+        axes.axvline(100 * value, color='#334155', linestyle=dashes, linewidth=1, label=f'{name} {100 * value:.1f}')
+    if unit and yardsticks:
+        axes.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1), title='yardsticks', title_fontsize=7)
+    axes.set_title(f'{row}: {metric} on the test rows{unit}', fontsize=9)
+    axes.tick_params(labelsize=8)

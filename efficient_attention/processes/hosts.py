@@ -1,0 +1,220 @@
+"""Joining the other processes of a run that spans several hosts."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import logging
+import platform
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from jax.experimental import multihost_utils
+
+import efficient_attention
+from efficient_attention.errors import InputError, RunStopped
+from efficient_attention.processes.channel import Channel, listen, split_address
+from efficient_attention.processes.meeting import Facts, Place, connect, facts_of, meet
+from efficient_attention.processes.own_lines import python_alone_prints
+from efficient_attention.processes.peers import Peers, join_peers
+from efficient_attention.processes.relay import LOOPBACK, join, open_relay
+from efficient_attention.processes.stopping import SIGNALS, Stage, stop_watch
+
+flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
+
+PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
+# Seconds without a sign of life after which JAX ends a process with a stack dump. Our own watch (`peers.py`) is faster,
+# and does not count the time in which the machine stood still, as JAX does: this is longer than such a pause.
+HEARTBEAT_SECONDS = 600
+ADDRESS_BYTES = 256
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
+
+
+def define_host_flags() -> None:
+    """Defines the flags that `hosts_of_flags` reads."""
+    flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
+    flags.DEFINE_string('coordinator', None, 'host:port of process 0, where the cluster does not tell.')
+    flags.DEFINE_integer('process_count', None, 'Processes of the run, where the cluster does not tell.')
+    flags.DEFINE_integer('process_id', None, 'Number of this process, where the cluster does not tell.')
+    flags.DEFINE_string('bind_address', None, 'Host on which process 0 listens, if not that of --coordinator.')
+    flags.DEFINE_float('join_timeout', 300.0, 'Seconds that processes wait for one another at the start.')
+
+
+@contextlib.contextmanager
+def hosts_of_flags(facts: Facts) -> Iterator[None]:
+    """Joins the run's other processes, if the command line says so, until the end of the block.
+
+    An error that ends the block in one process ends the others.
+
+    Args:
+        facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
+
+    Raises:
+        InputError: the flags do not serve, or the processes are not about to run the same.
+        PeerError: not all processes came.
+    """
+    with python_alone_prints() if flags.FLAGS['distributed'].value else contextlib.nullcontext():
+        peers = join_by_flags(facts)
+        if peers is None:
+            yield
+            return
+        if jax.process_index() > 0:  # process 0 logs for all processes
+            logging.getLogger().setLevel(logging.ERROR)
+        try:
+            yield
+        except RunStopped:  # raised in all processes, after the same step
+            leave(peers)
+            if watch := stop_watch():
+                watch.enter(Stage.SAVED)
+            raise
+        except BaseException as error:
+            peers.tell_failure(error)
+            raise
+        leave(peers)
+
+
+def leave(peers: Peers) -> None:
+    """Closes the connections between the processes; each process waits for all others."""
+    with uninterrupted():
+        jax.distributed.shutdown()
+        peers.leave()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignores a stop signal inside it, since the work of the run is done; a second one ends the process."""
+    watch = stop_watch()
+    if watch is None:
+        yield
+        return
+    stage = watch.stage
+    watch.enter(Stage.SAVING)
+    handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if not watch.number:  # else the run ends as it would have without the stop
+        watch.enter(stage)
+
+
+def join_by_flags(facts: Facts) -> Peers | None:
+    """The run's other processes; None where there is none. Arguments and errors as `hosts_of_flags`."""
+    options: dict[str, Any] = {name: flags.FLAGS[name].value for name in PLACE_FLAGS}
+    if not flags.FLAGS['distributed'].value:
+        for name, value in options.items():
+            if value is not None:
+                raise InputError(f'--{name} needs --distributed')
+        return None
+    address, count, number, bind = options.values()
+    seconds = float(flags.FLAGS['join_timeout'].value or 0.0)
+    alike = facts_of({**facts, 'code': code_digest(), 'version': versions()})
+    if None in (address, count, number):
+        return join_cluster(address, count, number, alike, seconds)
+    if count < 1:
+        raise InputError(f'--process_count is {count}; it must be at least 1')
+    return join_hosts(Place(address, count, number, seconds, bind or ''), alike)
+
+
+def join_hosts(place: Place, facts: Facts) -> Peers:
+    """Meets the other processes and connects this one to them through `jax.distributed`, before JAX is used.
+
+    JAX's coordination service listens on the loopback interface of process 0; the others reach it through a relay.
+
+    Args:
+        place: where the processes meet.
+        facts: what all have to have alike, by dotted names.
+
+    Raises:
+        InputError: the address or the number does not serve, or the facts differ.
+        PeerError: not all came.
+    """
+    port = free_port(LOOPBACK)
+
+    def serve_relay(connection: socket.socket, received: bytes) -> None:
+        service = connect((LOOPBACK, port), time.monotonic() + place.seconds)
+        if service is not None:
+            join(connection, service.connection, received)
+
+    met = meet(place, facts, serve_relay)
+    peers = join_peers(place.number, met)
+    if place.number:
+        relay = open_relay(lambda: way_to_service(split_address(place.address), met.token))
+        port = relay.getsockname()[1]
+    initialize(f'{LOOPBACK}:{port}', place.count, place.number, bind=f'{LOOPBACK}:{port}')
+    return peers
+
+
+def way_to_service(address: tuple[str, int], token: str) -> socket.socket:
+    """A connection to process 0 that leads on to JAX's coordination service."""
+    channel = Channel(socket.create_connection(address, timeout=HEARTBEAT_SECONDS))
+    channel.send({'relay': token})
+    return channel.connection
+
+
+def join_cluster(
+    coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, seconds: float
+) -> Peers:
+    """As `join_hosts` where JAX finds out from the cluster what is None (TPU pods, SLURM, Open MPI).
+
+    JAX then makes the connections of its coordination service by itself, to a port that it opens on all interfaces.
+    """
+    initialize(coordinator, process_count, process_id)
+    number, bind = jax.process_index(), '0.0.0.0'
+    address = f'{socket.gethostname()}:{free_port(bind)}'.encode()
+    line = multihost_utils.broadcast_one_to_all(np.frombuffer(address.ljust(ADDRESS_BYTES), np.uint8))
+    where = Place(line.tobytes().decode().strip(), jax.process_count(), number, seconds, bind)
+    return join_peers(number, meet(where, facts, lambda connection, _: connection.close()))
+
+
+def initialize(
+    coordinator: str | None, process_count: int | None, process_id: int | None, *, bind: str | None = None
+) -> None:
+    """Calls `jax.distributed.initialize`; raises InputError where JAX cannot find out what is None.
+
+    Args:
+        coordinator: host:port of JAX's coordination service.
+        process_count: processes of the run.
+        process_id: which of them this is.
+        bind: host:port on which the service listens; None = all interfaces.
+    """
+    # JAX's service would catch SIGTERM, and waiting for its agreement can hang (`stop_point.py`).
+    jax.config.update('jax_enable_preemption_service', False)
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            process_count,
+            process_id,
+            coordinator_bind_address=bind,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        line = ' '.join(str(error).split())
+        raise InputError(f'--distributed: {line} (flags: --coordinator, --process_count, --process_id)') from None
+
+
+def free_port(host: str) -> int:
+    """A port on which nobody listens at this moment."""
+    with listen(host) as probe:
+        return probe.getsockname()[1]
+
+
+def code_digest() -> str:
+    """SHA-256 of the package's source files, names included."""
+    package = Path(efficient_attention.__file__).parent
+    total = hashlib.sha256()
+    for path in sorted(package.rglob('*.py')):
+        total.update(f'{path.relative_to(package)}\0'.encode() + path.read_bytes() + b'\0')
+    return total.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a run's numbers."""
+    return {'python': platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}

@@ -1,0 +1,248 @@
+"""How the processes of a run find one another: process 0 waits at an address, the others come there.
+
+Whoever comes says which process it is and what it is about to run (`facts`). Only when all have come, and all are about
+to run the same, does the run begin; else every process ends with the same line. Someone who connects and says
+something else is not listened to.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from efficient_attention.config.nested_dicts import flatten
+from efficient_attention.errors import InputError, PeerError
+from efficient_attention.processes.channel import Channel, Message, listen, split_address
+from efficient_attention.processes.relay import accept_all, end
+
+Facts = Mapping[str, Any]  # {dotted name: JSON value}
+OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')  # may differ from host to host
+HELLO_SECONDS = 10.0  # in which who connects has to say who it is
+LATE_SECONDS = 10.0  # in which whoever comes after a refusal hears of it as well
+RETRY_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Person:
+    """One process of a run, as the others call it."""
+
+    number: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f'process {self.number} (host {self.host}, pid {self.pid})'
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a run's processes meet, and which of them this one is."""
+
+    address: str  # host:port
+    count: int
+    number: int
+    seconds: float  # that process 0 waits for the others, and they for it
+    bind: str = ''  # host on which process 0 listens; '' = that of the address
+
+
+class Met(NamedTuple):
+    """What a process has after the meeting."""
+
+    people: list[Person]
+    channels: dict[int, Channel]  # to process 0; of process 0 to all others
+    token: str  # that the processes of this run alone know
+    server: socket.socket | None = None  # of process 0: where those with the token may still come
+
+
+def meet(place: Place, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]) -> Met:
+    """Meets the run's other processes.
+
+    Args:
+        place: where, and who this is.
+        facts: what all have to have alike.
+        serve_relay: called in process 0 with each later connection that knows the token, and what it has sent so far.
+
+    Raises:
+        InputError: the address does not serve, two processes have one number, or their facts differ.
+        PeerError: not all came in time.
+    """
+    me = Person(place.number, socket.gethostname(), os.getpid())
+    try:
+        host, port = split_address(place.address)
+    except ValueError as error:
+        raise InputError(f'--coordinator={place.address}: {error}') from None
+    if place.number:
+        return attend(place, (host, port), me, facts)
+    return Reception(place, me, facts, serve_relay).wait_for_all(place.bind or host, port)
+
+
+def attend(place: Place, address: tuple[str, int], me: Person, facts: Facts) -> Met:
+    """Goes to process 0 and waits until all have come."""
+    channel = connect(address, time.monotonic() + place.seconds)
+    if channel is None:
+        raise PeerError(f'process 0 did not answer at {place.address} within {place.seconds:g} s')
+    channel.send({'hello': dataclasses.asdict(me), 'count': place.count, 'facts': facts})
+    try:
+        # Process 0 says when it has waited for long enough; it may have begun later than this process.
+        answer = channel.receive(place.seconds + HELLO_SECONDS)
+    except OSError:
+        channel.close()
+        raise PeerError(f'process 0 at {place.address} ended before all {place.count} processes had come') from None
+    if 'refused' in answer:
+        channel.close()
+        kind: type[InputError | PeerError] = InputError if answer['is_input'] else PeerError
+        raise kind(answer['refused'])
+    return Met([Person(**person) for person in answer['people']], {0: channel}, answer['token'])
+
+
+def connect(address: tuple[str, int], latest: float) -> Channel | None:
+    """A connection to process 0, which may begin to listen later; None where it does not until `latest`."""
+    while (left := latest - time.monotonic()) > 0:
+        try:
+            return Channel(socket.create_connection(address, timeout=left))
+        except OSError:
+            time.sleep(min(RETRY_SECONDS, left))
+    return None
+
+
+class Reception:
+    """Process 0 at the meeting."""
+
+    def __init__(
+        self, place: Place, me: Person, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]
+    ) -> None:
+        self._place, self._serve_relay = place, serve_relay
+        self._me = me
+        self._people, self._facts = {0: me}, {0: facts}
+        self._channels: dict[int, Channel] = {}
+        self._refusal = ''
+        self._heard = 1  # processes, this one among them
+        self._changed = threading.Condition()
+        self._token = secrets.token_hex(16)
+
+    def wait_for_all(self, host: str, port: int) -> Met:
+        """Listens until all have come; arguments of `listen`, errors of `meet`."""
+        try:
+            server = listen(host, port)
+        except OSError as error:
+            is_taken = error.errno == errno.EADDRINUSE
+            if is_taken:
+                self._tell_another_0((host, port))
+            reason = 'another program listens there' if is_taken else error.strerror
+            line = f'process 0 cannot listen there ({reason}); --bind_address names an address of this machine'
+            raise InputError(f'--coordinator={self._place.address}: {line}') from None
+        threading.Thread(target=accept_all, args=(server, self._receive), daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._refusal or self._is_complete, self._place.seconds)
+            fault = self._fault()
+            if fault is None:
+                people = [self._people[number] for number in range(self._place.count)]
+                self._tell_all({'people': [dataclasses.asdict(one) for one in people], 'token': self._token})
+                return Met(people, self._channels, self._token, server)
+            is_input = isinstance(fault, InputError)
+            self._tell_all({'refused': str(fault), 'is_input': is_input})
+            self._changed.wait_for(lambda: self._heard >= self._place.count or not is_input, LATE_SECONDS)
+        end(server)
+        for channel in self._channels.values():
+            channel.close()
+        raise fault
+
+    def _tell_another_0(self, address: tuple[str, int]) -> None:
+        """Tells another process 0 of the run that listens at the address, so that both end; raises its InputError."""
+        with contextlib.suppress(PeerError, OSError):
+            attend(dataclasses.replace(self._place, seconds=HELLO_SECONDS), address, self._me, self._facts[0])
+
+    def _tell_all(self, answer: Message) -> None:
+        for channel in self._channels.values():
+            channel.send(answer)
+
+    @property
+    def _is_complete(self) -> bool:
+        return len(self._people) == self._place.count
+
+    def _fault(self) -> InputError | PeerError | None:
+        if self._refusal:
+            return InputError(self._refusal)
+        if not self._is_complete:
+            missing = [str(number) for number in range(self._place.count) if number not in self._people]
+            came = f'{len(self._people)} of {self._place.count} processes came to {self._place.address}'
+            return PeerError(f'{came} within {self._place.seconds:g} s; missing: {", ".join(missing)}')
+        fault = difference(list(self._people.values()), list(self._facts.values()))
+        return InputError(fault) if fault else None
+
+    def _receive(self, connection: socket.socket) -> None:
+        """Listens to someone who has connected; what is said by no process of a run is dropped."""
+        channel = Channel(connection)
+        try:
+            said = channel.receive(HELLO_SECONDS)
+            if said.get('relay') == self._token:
+                self._serve_relay(connection, channel.take_rest())
+                return
+            hello = said['hello']
+            person = Person(int(hello['number']), str(hello['host']), int(hello['pid']))
+            count, facts = int(said['count']), dict(said['facts'])
+        except (OSError, KeyError, TypeError, ValueError):
+            channel.close()
+            return
+        with self._changed:
+            self._heard += 1
+            self._admit(person, count, facts, channel)
+            self._changed.notify_all()
+
+    def _admit(self, person: Person, count: int, facts: Facts, channel: Channel) -> None:
+        if self._is_complete or self._refusal:
+            refusal = self._refusal or f'all {self._place.count} processes of the run at this address are there already'
+            refuse(channel, refusal)
+        elif count != self._place.count:
+            self._refuse(channel, f'{person} has --process_count={count}, process 0 has {self._place.count}')
+        elif not 0 <= person.number < count:
+            self._refuse(channel, f'{person}: --process_id must be 0 to {count - 1} with --process_count={count}')
+        elif person.number in self._people:
+            self._refuse(
+                channel, f'--process_id={person.number} is given twice: {self._people[person.number]}, {person}'
+            )
+        else:
+            self._people[person.number], self._facts[person.number] = person, facts
+            self._channels[person.number] = channel
+
+    def _refuse(self, channel: Channel, refusal: str) -> None:
+        self._refusal = refusal
+        refuse(channel, refusal)
+
+
+def refuse(channel: Channel, refusal: str) -> None:
+    """Sends someone away."""
+    channel.send({'refused': refusal, 'is_input': True})
+    channel.close()
+
+
+def difference(people: list[Person], facts: list[Facts]) -> str:
+    """One line with the first field in which a process differs from process 0, both values, and what else differs."""
+    first = dict(zip(people, facts, strict=True))
+    zero = min(people, key=lambda person: person.number)
+    for person, theirs in first.items():
+        ours = first[zero]
+        names = [name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name)]
+        if names:
+            names = list(dict.fromkeys(names))
+            more = f' (also different: {", ".join(names[1:4])}{", ..." if len(names) > 4 else ""})' if names[1:] else ''
+            return f'{person} has {shown(theirs, names[0])}, process 0 has {shown(ours, names[0])}{more}'
+    return ''
+
+
+def facts_of(tree: Facts) -> Facts:
+    """What all processes have to have alike: the leaves of nested dicts, without what each host has for itself."""
+    return {name: value for name, value in flatten(tree).items() if name not in OF_A_HOST}
+
+
+def shown(facts: Facts, name: str) -> str:
+    """A fact as it is shown in a line."""
+    value = json.dumps(facts[name], ensure_ascii=False) if name in facts else 'absent'
+    return f'{name} = {value if len(value) <= 80 else value[:77] + "..."}'

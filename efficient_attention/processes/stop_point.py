@@ -1,0 +1,115 @@
+"""How the processes of a run agree on the point at which all of them stop.
+
+A run may stop after each step and before each batch of an evaluation. All processes come to the same points in the same
+order, but not at the same time. The point of a stop must lie beyond every point that one of them has passed:
+
+1. A process that is to stop tells process 0.
+2. Process 0 asks all to pause. Each replies how many points it has passed, and passes no other.
+3. Process 0 takes the farthest of these points and names the next one. All go on to it, and stop there.
+
+The threads that listen to the other processes do all this, and none of them waits for a main thread. So they
+agree even while a process waits for others in a collective or a save.
+
+JAX's own agreement (`multihost_utils.reached_preemption_sync_point`) holds Python's interpreter lock while it waits. No
+other thread of that process runs then. The relay that would bring the answer is one (`relay.py`): both wait for ever.
+"""
+
+import threading
+from collections.abc import Callable, Collection
+
+from efficient_attention.errors import PeerError
+from efficient_attention.processes.channel import Message
+
+WAIT_SECONDS = 30.0  # of this process's running time; longer than it takes to notice a hung process
+SLICE_SECONDS = 0.25  # a pause of the whole machine counts as no more than this
+
+
+class StopPoint:
+    """What one process knows of the agreement.
+
+    Args:
+        number: of this process.
+        others: numbers of the processes it has a channel to: for process 0 all others, for the others only process 0.
+        send: sends a message to one of them.
+    """
+
+    def __init__(self, number: int, others: Collection[int], send: Callable[[int, Message], None]) -> None:
+        self._number, self._others, self._send = number, list(others), send
+        self._passed = 0  # points
+        self._is_held = False
+        self._agreed = 0  # the point of the stop; 0 = there is none
+        self._has_asked = False
+        self._found: dict[int, int] = {}  # only in process 0: how many points each has passed
+        self._changed = threading.Condition()
+
+    def is_here(self, *, is_wanted: bool) -> bool:
+        """Counts this point; returns whether all processes stop at it. All main threads must call this equally often.
+
+        Args:
+            is_wanted: whether this process is to stop.
+
+        Raises:
+            PeerError: the processes have not agreed in time.
+        """
+        if is_wanted and not self._has_asked:
+            self._has_asked = True
+            self._ask()
+        with self._changed:
+            self._wait_while_held()
+            self._passed += 1
+            return self._passed == self._agreed
+
+    def hear(self, other: int, message: Message) -> None:
+        """Answers a message of this agreement; the thread that listens to the other process calls this."""
+        kind = message['stop']
+        if kind == 'wanted':
+            self._hold_all()
+        elif kind == 'hold':
+            self._send(other, {'stop': 'passed', 'points': self._hold()})
+        elif kind == 'passed':
+            self._note(other, message['points'])
+        elif kind == 'agreed':
+            self._go_on(message['point'])
+
+    def _ask(self) -> None:
+        if self._number:
+            self._send(0, {'stop': 'wanted'})
+        else:
+            self._hold_all()
+
+    def _hold_all(self) -> None:
+        """Begins the agreement, unless it has begun."""
+        with self._changed:
+            if self._found:
+                return
+            self._found[0] = self._hold()
+        for other in self._others:
+            self._send(other, {'stop': 'hold'})
+
+    def _hold(self) -> int:
+        """Keeps the main thread from passing another point; returns how many it has passed."""
+        with self._changed:
+            self._is_held = True
+            return self._passed
+
+    def _note(self, other: int, points: int) -> None:
+        """Ends the agreement when all processes have answered."""
+        with self._changed:
+            self._found[other] = points
+            if len(self._found) <= len(self._others):
+                return
+        point = max(self._found.values()) + 1
+        for one in self._others:
+            self._send(one, {'stop': 'agreed', 'point': point})
+        self._go_on(point)
+
+    def _go_on(self, point: int) -> None:
+        with self._changed:
+            self._agreed, self._is_held = point, False
+            self._changed.notify_all()
+
+    def _wait_while_held(self) -> None:
+        for _ in range(round(WAIT_SECONDS / SLICE_SECONDS)):
+            if self._changed.wait_for(lambda: not self._is_held, SLICE_SECONDS):
+                return
+        raise PeerError(f'the processes of the run have not agreed where to stop within {WAIT_SECONDS:g} s')

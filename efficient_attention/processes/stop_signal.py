@@ -1,0 +1,101 @@
+"""Notices a request to stop a run that has something to save: Ctrl-C, or SIGTERM from a scheduler."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import jax
+
+from efficient_attention.errors import RunStopped
+from efficient_attention.processes.peers import all_stop_here, can_stop_together
+from efficient_attention.processes.stopping import ECHO, SIGNALS, Stage, Stopped, line_of, stop_watch
+
+
+class Cut(Exception):
+    """An evaluation ended before its end, as the run is to stop."""
+
+
+class StopSignal:
+    """Within it, from `expect` on, the first SIGINT or SIGTERM asks the run to save and end.
+
+    A second one, more than ECHO seconds later, ends the process at once. Before `expect` a signal does what it does
+    outside.
+
+    In a run of several processes a signal to any of them stops all at the same point, on which they agree
+    (`stop_point.py`). Processes that have not met through `hosts.py` cannot agree: a signal acts as it does outside.
+
+    Raises:
+        Stopped: a signal came while an earlier run of this process ended.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.is_alone = jax.process_count() == 1
+        self._watch = stop_watch()
+        self._previous: dict[int, Any] = {}
+        self._came: dict[int, float] = {}  # when each signal came first
+        if self._watch and self._watch.number:
+            self._watch.enter(Stage.NOTHING_TO_SAVE)  # that run has saved its last step; the stop has yet to be said
+            raise Stopped(line_of(self._watch.number))
+
+    def expect(self) -> None:
+        """From now on there is something to save."""
+        if self._previous or not (self.is_alone or can_stop_together()):
+            return
+        if self._watch:
+            self._watch.enter(Stage.SAVING)
+        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+
+    def is_due(self) -> bool:
+        """Whether the run should end here; with several processes each calls this equally often."""
+        if not self.is_set and not self.is_alone:
+            self.is_set = all_stop_here(is_wanted=bool(self._came))
+        return self.is_set
+
+    def check(self) -> None:
+        """Raises Cut where `is_due`, from `expect` on."""
+        if self._previous and self.is_due():
+            raise Cut
+
+    @contextlib.contextmanager
+    def rescue(self, save: Callable[[], int]) -> Iterator[None]:
+        """Within it a main thread that does not notice a stop for seconds, as it compiles, is not waited for.
+
+        `save` is called by another thread then, and the process left with the exit code that it returns. This does
+        nothing with several processes, which can save only together.
+        """
+        is_possible = self._previous and self.is_alone
+        with self._watch.rescue(save) if self._watch and is_possible else contextlib.nullcontext():
+            yield
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del error, trace
+        if kind is RunStopped and not self.is_alone:
+            return  # each must still leave the others (hosts.py); signals until then belong to the same stop
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if not self._watch or not self._previous:
+            return
+        # After any other error, or a stop that came too late, the run ends as it would have without the stop.
+        if not self.is_set and not self._came:
+            self._watch.enter(Stage.NOTHING_TO_SAVE)
+        elif kind is RunStopped:
+            self._watch.enter(Stage.SAVED)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if number in self._came:
+            if time.monotonic() - self._came[number] > ECHO:
+                signal.signal(number, self._previous[number])
+                signal.raise_signal(number)
+            return
+        self._came[number] = time.monotonic()
+        self.is_set = self.is_set or self.is_alone

@@ -1,0 +1,242 @@
+"""What stands around a run's training: the claim of its workdir, its lock, peers, watchdog, notes and report."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError, RunError, show_error
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.processes.peers import compare_with_peers, tell_peers
+from efficient_attention.processes.phases import END, RESTORING, note_phase
+from efficient_attention.processes.stop_signal import StopSignal
+from efficient_attention.processes.watchdog import Watchdog
+from efficient_attention.tasks.encoded_examples import EncodedExamples
+from efficient_attention.training.early_stop import Patience
+from efficient_attention.training.initial_params import InitialParams
+from efficient_attention.training.progress import ProgressDisplay, show_progress
+from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.run_notes import run_notes
+from efficient_attention.training.state import TrainState
+from efficient_attention.training.step_queue import INTERVAL, Interval
+from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, changed_file, file_hashes
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.config_file import (
+    check_claim,
+    claim_workdir,
+    growth_note,
+    may_differ,
+    with_new_fields,
+)
+from efficient_attention.workdir.environment import write_environment
+from efficient_attention.workdir.evaluations import earlier_evaluations
+from efficient_attention.workdir.fingerprint import compare_fingerprints
+from efficient_attention.workdir.folder_kind import RUN, check_kind
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS
+from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, dropped_note, read_metrics
+from efficient_attention.workdir.report import write_report
+from efficient_attention.workdir.saved_before import gone_note, last_line
+
+LINES = 'metrics_lines'  # of the record of a checkpoint: how many lines metrics.jsonl had
+LINES_HASH = 'metrics_sha256'  # of the record: the SHA-256 of these lines
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardedRun:
+    """A run whose workdir is claimed, as it is before its next step."""
+
+    run: Run
+    state: TrainState  # of the newest checkpoint, or a new one
+    evaluations: list[dict[str, Any]]  # until then
+    patience: Patience  # after these
+    interval: Interval  # the steps until then of which no line of the log tells
+    checkpoints: Checkpoints
+    record: dict[str, Any]  # what all its checkpoints hold
+    log: MetricsLog
+    progress: ProgressDisplay
+    watchdog: Watchdog
+    stop: StopSignal
+
+    def is_complete(self, step: int) -> bool:
+        """Whether after this step no other is left to take."""
+        return step == self.run.config.train.steps or self.patience.is_over
+
+
+@contextlib.contextmanager
+def guarded_run(
+    config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
+) -> Iterator[GuardedRun]:
+    """Gives the run with its state restored or drawn; at its end writes the report and frees the workdir.
+
+    Within it a watchdog ends the process if the run makes no progress, a stop signal is heard from `stop.expect` on,
+    and other processes are told of an error.
+
+    Args:
+        config: complete.
+        workdir: of the run; made where it is missing.
+        examples: of a fine-tuning run, where they are read already.
+        pretrained: the checkpoint of `train.start_from`, where it is open already.
+
+    Raises:
+        InputError: bad config, data or workdir.
+        SaveError: the newest checkpoint was not saved.
+    """
+    stop = StopSignal()
+    is_begun = bool(CheckpointReader(workdir).steps())
+    if is_begun:
+        check_claim(workdir, config)  # before data are prepared, which may take minutes
+    else:
+        check_kind(workdir, RUN)
+        CheckpointReader(workdir).check_not_lost()
+    run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
+    check_best_metric(run)
+    run.task.prepare_training()  # what it refuses leaves no workdir behind
+    if not is_begun:
+        start.read_mask(run)  # likewise
+    fingerprint = {'config': to_dict(config)} | run.fingerprint
+    with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
+        stack.enter_context(stop)  # left after the report is written and all files are closed, which a stop waits for
+        note_phase(RESTORING)
+        checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
+        newest, evaluations = checkpoints.newest, evaluations_before(checkpoints)
+        going_on_from = {'step': newest.step if newest else 0, 'evaluations': len(evaluations)}
+        compare_with_peers({**fingerprint, 'going_on_from': going_on_from})  # hosts may see older files than others
+        state = begin_or_restore(run, start, checkpoints, fingerprint)
+        renewed = write_assets(run, workdir, newest)
+        first = int(state.step)
+        write_environment(workdir)
+        stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
+        unsaved = gone_note(workdir, checkpoints.reader.folder, newest.step) if newest else unsaved_note(workdir)
+        log = stack.enter_context(MetricsLog(workdir, start_step=first))
+        checkpoints.before_seal = log.check_written
+        progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
+        begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
+        progress.say(f'{run.describe()}; {begun}')
+        stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
+        guarded = GuardedRun(
+            run=run,
+            state=state,
+            record={FINGERPRINT: fingerprint, FILES: file_hashes(workdir) if jax.process_index() == 0 else {}},
+            evaluations=evaluations,
+            patience=Patience(config.train.early_stop, config.checkpoint, evaluations),
+            interval=saved_interval(newest),
+            checkpoints=checkpoints,
+            log=log,
+            progress=progress,
+            watchdog=watchdog,
+            stop=stop,
+        )
+        notes = [*unsaved, *renewed, *growth_note(saved_fingerprint(newest), config), *metrics_notes(newest, log)]
+        for note in [*notes, *run_notes(run, is_complete=guarded.is_complete(first))]:
+            progress.say(note)
+        yield guarded
+        note_phase(END)
+
+
+def begin_or_restore(
+    run: Run, start: InitialParams, checkpoints: Checkpoints, fingerprint: dict[str, Any]
+) -> TrainState:
+    """The state that a run begins with, its workdir claimed: of `checkpoints.newest`, or a new one.
+
+    Raises:
+        InputError: the workdir is another run's, or the checkpoint is of other data or another config.
+    """
+    newest, workdir = checkpoints.newest, checkpoints.reader.folder.parent
+    if newest is None:
+        state = start.state(run)  # a run that is refused here does not claim the workdir
+        claim_workdir(workdir, run.config, has_checkpoint=False)
+        return state
+    claim_workdir(workdir, run.config, has_checkpoint=True)
+    saved = saved_fingerprint(newest)
+    allowed = may_differ(saved, run.config)
+    where = f'checkpoint {checkpoints.reader.folder / str(newest.step)}'
+    compare_fingerprints(saved, fingerprint, where=where, changeable=allowed)
+    checkpoints.remove_superseded()
+    return checkpoints.reader.read_state(run.abstract_state, newest.step)
+
+
+def saved_fingerprint(newest: Saved | None) -> dict[str, Any]:
+    """The fingerprint that a checkpoint holds, with the fields that have been added since; {} without a checkpoint."""
+    return with_new_fields(newest.record.get(FINGERPRINT, {})) if newest else {}
+
+
+def evaluations_before(checkpoints: Checkpoints) -> list[dict[str, Any]]:
+    """The evaluations of a run until the checkpoint from which it goes on."""
+    newest = checkpoints.newest
+    return earlier_evaluations(checkpoints.reader.folder, newest.step, newest.record) if newest else []
+
+
+def write_report_at_the_end(
+    workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Writes the report in the first process, if there is anything to report.
+
+    Raises:
+        RunError, InputError: it cannot be written; only said where an error ends the run, which must not be lost.
+    """
+    del kind, trace
+    try:
+        if jax.process_index() == 0 and read_metrics(workdir):
+            write_report(workdir)
+    except (RunError, InputError) as failure:
+        if error is None:
+            raise
+        show_error(failure)
+
+
+def check_best_metric(run: Run) -> None:
+    """Raises InputError at the start of a run whose `checkpoint.best_metric` no evaluation will give."""
+    name = run.config.checkpoint.best_metric
+    if name and name not in run.held_out_metrics:
+        raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
+
+
+def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
+    """Writes the files beside the checkpoints in the first process, if missing or changed; returns a line on a change.
+
+    Raises:
+        InputError: the new files differ, too, from those that the checkpoint was saved with.
+    """
+    record = newest.record if newest else {}
+    if jax.process_index() > 0:
+        return []
+    changed = changed_file(workdir, record)
+    if FILES in record and not changed:
+        return []
+    run.task.save_assets(workdir)
+    if found := changed_file(workdir, record):
+        raise InputError(f'{workdir} is damaged: {found}, and the data no longer give the old file; bring it back')
+    return [f'{workdir}: {changed}; it is written anew'] if changed else []
+
+
+def unsaved_note(workdir: Path) -> list[str]:
+    """A line if the run before ended before its first checkpoint, so that this one begins anew; else none."""
+    last = last_line(workdir)
+    return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
+
+
+def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
+    """Lines on metrics before the checkpoint that are unreadable, lost or changed; [] if all are as written."""
+    record = newest.record if newest else {}
+    before, digest = record.get(LINES, 0), record.get(LINES_HASH)
+    notes = dropped_note(log.workdir, log.dropped)
+    if not isinstance(before, int) or jax.process_index() > 0:
+        return notes
+    if log.lines < before:
+        line = f'{log.workdir / METRICS} has {log.lines} lines of the steps so far, and had {before}: the rest is lost'
+        return [*notes, line]
+    return [*notes, *(changed_lines_note(log.workdir, log.kept[:before], digest) if isinstance(digest, str) else [])]
+
+
+def saved_interval(newest: Saved | None) -> Interval:
+    """The steps before a checkpoint that no line of the log tells of; of none without a checkpoint."""
+    return Interval.restored(newest.record[INTERVAL]) if newest and INTERVAL in newest.record else Interval()

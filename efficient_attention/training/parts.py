@@ -1,0 +1,123 @@
+"""What may join the plain training step: frozen parameters, extra arrays of an objective, pruning, running means.
+
+Each is a part of its own, which changes what the model computes with, the loss, or the norm of the gradients.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.models.sharding import path_name
+from efficient_attention.objectives.objective import BESIDE, SCORES, Objective
+from efficient_attention.pruning.pruner import PENALTY, Pruner
+from efficient_attention.training.running_means import (
+    has_running_means,
+    running_means_alone,
+    without_running_means,
+)
+from efficient_attention.training.state import TrainState
+
+GATES_STREAM = 0x67617465  # folded into a step's key for the gates that pruning draws; rows have numbers far below
+
+
+class StepPart:
+    """A part of a training step; this one changes nothing, and each real one overrides what it changes."""
+
+    def begin(self, state: TrainState, key: Array) -> Any:  # noqa: ARG002
+        """Returns what is chosen once per step, for all micro-batches and without gradient; `inside` gets it."""
+        return None
+
+    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:  # noqa: ARG002
+        """Returns what the model computes with, and the objective, from all trained arrays; differentiable."""
+        return trained, objective
+
+    def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:  # noqa: ARG002
+        """Returns the loss and the gradients of the whole batch with those of this part, and its metrics."""
+        return loss, gradients, {}
+
+    def split(self, gradients: Any) -> tuple[Any, Any]:
+        """Returns the gradients that count in the norm, and those that do not."""
+        return gradients, None
+
+
+class Frozen(StepPart):
+    """Parameters without a gradient, which then costs nothing: a regex of `patterns` is found in their paths."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.patterns = patterns
+
+    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+        """See `StepPart`; extra arrays and scores, which have the paths of their kernels, are never frozen."""
+        del choice
+
+        def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
+            name = path_name(path)
+            is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
+            is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)
+            return jax.lax.stop_gradient(leaf) if is_frozen else leaf
+
+        return jax.tree_util.tree_map_with_path(leaf_of, trained), objective
+
+
+class ExtraArrays(StepPart):
+    """Arrays that an objective trains besides the model, such as maps between the widths of student and teacher."""
+
+    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+        """See `StepPart`."""
+        del choice
+        return without(trained, BESIDE), objective.with_beside(trained[BESIDE])
+
+
+class Pruning(StepPart):
+    """Kernels that the model reads through masks; the masks are chosen once per step, for all micro-batches."""
+
+    def __init__(self, pruner: Pruner) -> None:
+        self.pruner = pruner
+
+    def begin(self, state: TrainState, key: Array) -> Any:
+        """See `StepPart`."""
+        return self.pruner.choice(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
+
+    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+        """See `StepPart`."""
+        return self.pruner.masked(without(trained, SCORES), trained.get(SCORES), choice), objective
+
+    def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
+        """See `StepPart`; the penalty is one of the whole batch, whatever its micro-batches."""
+        if not self.pruner.has_penalty:
+            return loss, gradients, {}
+        penalty, to_scores = jax.value_and_grad(self.pruner.penalty)(state.scores, state.step)
+        scores = jax.tree.map(jnp.add, gradients[SCORES], to_scores)
+        return loss + penalty, gradients | {SCORES: scores}, {PENALTY: penalty}
+
+
+class RunningMeans(StepPart):
+    """Parameters that no loss moves (`running_means.py`): what comes as their gradients are statistics."""
+
+    def split(self, gradients: Any) -> tuple[Any, Any]:
+        """See `StepPart`."""
+        return without_running_means(gradients), running_means_alone(gradients)
+
+
+def parts_of(state: TrainState, *, frozen: tuple[str, ...] = (), pruner: Pruner | None = None) -> tuple[StepPart, ...]:
+    """Returns the parts of a run's step; most runs have none.
+
+    Args:
+        state: of the run, or its shapes.
+        frozen: regexes of the paths of frozen parameters.
+        pruner: of a run that prunes.
+    """
+    parts: list[StepPart] = [Frozen(frozen)] if frozen else []
+    parts += [ExtraArrays()] if state.beside is not None else []
+    parts += [Pruning(pruner)] if pruner is not None else []
+    parts += [RunningMeans()] if has_running_means(state.params) else []
+    return tuple(parts)
+
+
+def without(trained: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the tree without one of its groups."""
+    return {own: group for own, group in trained.items() if own != name}

@@ -1,0 +1,140 @@
+"""How far other attention is from softmax over all pairs, in the layers of a trained encoder, on real text.
+
+    python scripts/benchmarks/approximation.py --model checkpoints/minilm 'nystrom(64)' 'favor(256)' 'window(64)'
+
+Queries, keys and values come from every layer of the encoder as it is, which reads the first documents of --source that
+fill a row; each mechanism computes on them what full attention does. The error of a layer is the norm of the difference
+of the outputs over the norm of full attention's. With `--ranks` also that of the best weights of a rank, from the
+singular values of each head's matrix of weights: what so many slots could keep at best. Arrays that a mechanism learns
+are as drawn. The last line is one JSON object.
+"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from jax import Array
+
+import efficient_attention as ea
+from efficient_attention.attention.draw_operands import draw_operands
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_integers, define_length, define_model
+from efficient_attention.data.examples.text_encoder import text_encoder
+from efficient_attention.data.sources.source import open_source
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pretrained_models import pretrained_encoder
+from efficient_attention.interop.pretrained import open_pretrained
+
+Layers = tuple[Array, Array, Array]  # queries, keys and values of N layers, [N, B, L, H, K] each
+Attend = Callable[..., Array]
+
+
+def main() -> None:
+    """Reads the flags, measures and prints a line for each mechanism."""
+    options = define_flags()
+    texts = parse_flags(sys.argv, ('model',), options=options, words='MECHANISM...')
+    mechanisms = {text: ea.parse_mechanism(text) for text in texts}
+    layers = operands_of(options.model, options.source, options.rows, options.length)
+    found = errors_of_mechanisms(layers, mechanisms) | errors_of_ranks(layers, options.ranks)
+    names = list(next(iter(found.values())))
+    print(' '.join(f'{name:>9}' for name in names))
+    for text, errors in found.items():
+        print(' '.join(f'{errors[name]:9.4f}' for name in names) + f'  {text}')
+    print(json.dumps(found))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_model(options)
+    define_length(512, 'Tokens of a row.', options)
+    flags.DEFINE_integer('rows', 8, 'Documents that are read.', flag_values=options, lower_bound=1)
+    flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
+    define_integers('ranks', (), 'Ranks whose best weights are compared, too', options)
+    return options
+
+
+def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
+    """Queries, keys and values of all layers of an encoder that reads so many documents, each cut to `length` tokens.
+
+    Raises:
+        InputError: there is no such model or source, too few documents of that length, or layers without attention.
+    """
+    pretrained = open_pretrained(model)
+    if pretrained.tokenizer is None:
+        raise InputError(f'{model}: no tokenizer there')
+    for field, limit in pretrained.model.position_tables.items():
+        if length > limit:
+            raise InputError(f'--length is {length}; {model} has {limit} positions ({field})')
+    encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
+    tokens_BL = []
+    for document in open_source(source).documents():
+        ids = encoder.row(*encoder.encode([document])).ids
+        if len(ids) >= length:
+            tokens_BL.append(ids[:length])
+        if len(tokens_BL) == rows:
+            break
+    else:
+        raise InputError(f'--source {source}: {len(tokens_BL)} documents have {length} tokens; --rows asks for {rows}')
+    module = pretrained_encoder(pretrained)
+    ids_BL = jnp.array(tokens_BL, jnp.int32)
+    types_BL = jnp.zeros_like(ids_BL) if pretrained.model.token_types > 1 else None
+    inside = module.with_inside(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention
+    if inside is None or inside.value_BMHK is None:
+        raise InputError(f'{model}: its layers have no attention of queries, keys and values')
+    return inside.query_BLHK, inside.key_BMHK, inside.value_BMHK
+
+
+def errors_of_mechanisms(layers: Layers, mechanisms: dict[str, Mechanism]) -> dict[str, dict[str, float]]:
+    """The errors of each mechanism, of each layer and their mean."""
+    full = outputs_of(ea.Softmax(ea.Full()), layers)
+    return {text: errors_of(outputs_of(mechanism, layers), full) for text, mechanism in mechanisms.items()}
+
+
+def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
+    """What attention gives in each layer, float32 [N, B, L, H, K]."""
+    heads, width = layers[0].shape[-2:]
+    rngs = jax.random.split(jax.random.key(0))
+    options: dict[str, Any] = {'rng': rngs[0]} if mechanism.draws.always else {}
+    options['learned'] = draw_operands(mechanism, heads, width, rngs[1]) or None
+    return np.stack([ea.attend(q, k, v, mechanism, **options) for q, k, v in zip(*layers, strict=True)])
+
+
+def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str, float]]:
+    """The errors of the best weights of each rank."""
+    full = ea.Softmax(ea.Full())
+    outputs: dict[int, list[np.ndarray]] = {rank: [] for rank in ranks}
+    wanted = []
+    for q_BLHK, k_BLHK, v_BLHK in zip(*layers, strict=True) if ranks else ():
+        weights_BHLM = np.asarray(ea.attention_weights(q_BLHK, k_BLHK, full))
+        values_BHMK = np.asarray(v_BLHK).transpose(0, 2, 1, 3)
+        u_BHLR, s_BHR, v_BHRM = np.linalg.svd(weights_BHLM, full_matrices=False)
+        wanted.append(weights_BHLM @ values_BHMK)
+        for rank in ranks:
+            kept_BHRK = s_BHR[..., :rank, None] * (v_BHRM[..., :rank, :] @ values_BHMK)
+            outputs[rank].append(u_BHLR[..., :rank] @ kept_BHRK)
+    return {f'best of rank {rank}': errors_of(np.stack(found), np.stack(wanted)) for rank, found in outputs.items()}
+
+
+def errors_of(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+    """The relative error of each layer, the first axis, and their mean."""
+    axes = tuple(range(1, found.ndim))
+    errors_N = np.sqrt(np.square(found - wanted).sum(axis=axes) / np.square(wanted).sum(axis=axes))
+    named = {f'layer {number}': float(error) for number, error in enumerate(errors_N, 1)}
+    return named | {'mean': float(errors_N.mean())}
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,159 @@
+"""The `arena` part of `scripts/benchmark.py`: Long Range Arena's table of speed, each mechanism against full attention.
+
+`train`: training steps a second of the classifier of bytes of configs/arena.py and what the compiler gives one for
+temporary arrays, at 1K to 4K bytes (table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own,
+and sides take turns. Resident memory is no part of it: the pages that an allocator keeps vary more than the sides do.
+`rows`: rows a second of processor time that one core generates, of each generator.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from configs.arena import get_config, mechanisms
+from efficient_attention.commands.flags import define_choices, define_integers
+from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL = 'full'
+SIDES = tuple(mechanisms(1))
+SIZES = ('small', 'paper', 'code')
+MEBIBYTE = 2**20
+PARTS = ('train', 'rows')
+GENERATED = (
+    'listops:rows=500:length=500-2000',
+    'pathfinder:rows=200:size=20:bars=easy:starts=fixed',
+    'pathfinder:rows=100:size=32',
+    'pathfinder:rows=20:size=128',
+    'pathfinder:rows=5:size=256',
+    'recall:rows=2000:length=128:pairs=4:keys=8:values=4',
+)
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+
+
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_choices('parts', PARTS, 'What is measured', options)
+    define_choices('sides', SIDES, 'Mechanisms; `full` is always among them', options)
+    define_integers('lengths', (1024, 2048, 3072, 4096), 'Bytes a row', options)
+    flags.DEFINE_integer('rows', 32, 'Rows of a step.', flag_values=options)
+    flags.DEFINE_enum('size', 'small', SIZES, 'Of the model.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes of each side and length.', flag_values=options)
+    flags.DEFINE_integer('steps', 3, 'Timed steps of a process.', flag_values=options)
+
+
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError where a number cannot be."""
+    for name in ('rows', 'rounds', 'steps'):
+        if options[name].value < 1:
+            raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
+    for length in options.lengths:
+        if length < 1:
+            raise InputError(f'--lengths has {length}; each must be at least 1')
+
+
+def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
+    """The program of each side."""
+    del peers_python
+    return dict.fromkeys(SIDES, [*python, str(ROOT / 'scripts/benchmarks/measure_arena.py')])
+
+
+def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
+    """The model and the head of a cell of `text` for rows of this length, as the child process takes them."""
+    config = get_config(f'text,{side},{size}')
+    config.model.update(mechanisms(length)[side])
+    config.model.max_length = length
+    groups = {'model': config.model, 'head': config.head}
+    fields = {
+        name: {field: value for field, value in group.to_dict().items() if value is not None}
+        for name, group in groups.items()
+    }
+    return fields | {'length': length}
+
+
+def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """The chosen parts; after each length, the figures so far.
+
+    Args:
+        options: of the command line.
+        commands: the programs of the sides.
+        run: what a program prints for a shape.
+    """
+    report: dict[str, Any] = {}
+    if 'rows' in options.parts:
+        report['generated'] = generated()
+        yield report
+    if 'train' in options.parts:
+        for figures in measure_training(options, commands, run):
+            yield report | figures
+
+
+def generated() -> dict[str, dict[str, float]]:
+    """Set -> split -> rows a second of one core's processor time, behind the first row, which reads what all need.
+
+    Of a set whose splits are told apart by a hash of the row, the test rows are a share of those that are drawn.
+    """
+    return {text: {split: speed_of(text, split) for split in ('train', 'test')} for text in GENERATED}
+
+
+def speed_of(text: str, split: str) -> float:
+    """Rows a second of a split of a set."""
+    rows = open_set(text, 'a set').rows(split)
+    next(rows)
+    start = time.process_time()
+    made = sum(1 for _ in rows)
+    found = made / (time.process_time() - start)
+    print(f'{text} {split}: {found:,.0f} rows/s')
+    return found
+
+
+def measure_training(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """Steps a second and memory of each side; after each length, the figures so far; arguments as of `measure`."""
+    sides = [FULL, *(side for side in SIDES if side in options.sides and side != FULL)]
+    report: dict[str, Any] = {}
+    head = (
+        f'{"length":>6} {"side":>22} {"steps/s (min to max)":>26} {"of full":>8} {"temporary MiB":>14} {"of full":>8}'
+    )
+    print(f'{head} {"parameters":>11}')
+    for length in options.lengths:
+        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+        for number in range(options.rounds):
+            for side in sides if number % 2 == 0 else reversed(sides):
+                shape = shape_of(side, options.size, length) | {'rows': options.rows, 'steps': options.steps}
+                runs[side].append(run(commands[side], shape))
+        report[str(length)] = compared(runs)
+        for side, found in report[str(length)].items():
+            print(line_of(length, side, found))
+        yield {'size': options.size, 'rows': options.rows, 'lengths': report}
+
+
+def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Median and range of each side's steps a second, its memory, and both as shares of full attention's."""
+    rates = {side: [1 / statistics.median(one['seconds']) for one in found] for side, found in runs.items()}
+    full = statistics.median(rates[FULL])
+    report = {}
+    for side, found in runs.items():
+        middle, temporary = statistics.median(rates[side]), found[0]['temporary_bytes']
+        report[side] = {
+            'steps_per_second': middle,
+            'range': [min(rates[side]), max(rates[side])],
+            'speed': middle / full,
+            'temporary_bytes': temporary,
+            'memory': temporary / runs[FULL][0]['temporary_bytes'],
+            'parameters': found[0]['parameters'],
+        }
+    return report
+
+
+def line_of(length: int, side: str, found: dict[str, Any]) -> str:
+    """A side's figures as a line of the table."""
+    low, high = found['range']
+    spread = f'{found["steps_per_second"]:.2f} ({low:.2f} to {high:.2f})'
+    temporary = f'{found["temporary_bytes"] / MEBIBYTE:14,.0f} {found["memory"]:8.2f}'
+    parameters = f'{found["parameters"]:,}'
+    return f'{length:>6} {side:>22} {spread:>26} {found["speed"]:8.2f} {temporary} {parameters:>11}'

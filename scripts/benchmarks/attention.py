@@ -1,0 +1,326 @@
+"""The `attention` part of `scripts/benchmark.py`: time and memory of each mechanism and peer against length.
+
+Every (side, length) is a process of its own. A side is left out at lengths where its time at the two lengths before
+promises more than the limit. Every row is compared with full attention at the same length in the same run. Figures are
+handed over after every length, so a run that is cut loses one at most. With 0 steps nothing runs, and the temporary
+memory of the compiled forward + backward is all that is measured.
+"""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.flags import define_choices, define_integers, define_path
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import whole_file
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = {'heads': 8, 'head_width': 64}
+YARDSTICK = 'full'
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What is measured: a mechanism of ours on a backend, or a peer; `against`: the peers of the same mechanism."""
+
+    name: str
+    mechanism: str = ''  # with {length} in the place of the number of keys, {root} in that of its square root
+    backend: str = 'blocked'
+    peer: str = ''
+    against: tuple[str, ...] = ()
+
+
+OURS = (
+    Side('full', 'full', against=('sdpa', 'jax_nn')),
+    Side('causal', 'causal', against=('sdpa_causal',)),
+    Side('jax_nn', 'full', 'jax_nn'),
+    Side('window', 'window(64)', against=('hf_longformer', 'local_attention', 'sdpa')),
+    Side('bigbird', 'bigbird(64, 3)', against=('hf_bigbird',)),
+    Side('sparse_fixed', 'sparse_fixed(128, 8)'),
+    Side('sparse_strided', 'sparse_strided(128)'),
+    Side('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
+    Side('favor', 'favor(256)', against=('performer_pytorch',)),
+    Side('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
+    Side('linear', 'linear'),
+    Side('linear_causal', 'linear(causal=True)'),
+    Side('cos', "linear('cos', {length})"),
+    Side('sparsemax', 'sparsemax'),
+    Side('entmax', 'entmax'),
+    Side('hard', 'hard'),
+    Side('linformer', 'linformer(256, {length})', against=('linformer_package_tied',)),
+    Side('linformer_untied', 'linformer(256, {length}, tied=False)', against=('linformer_package',)),
+    Side('synthesizer', "synthesizer('dense', {length})"),
+    Side('synthesizer_random', "synthesizer('random', {length})", backend='auto'),
+    Side('synthesizer_factorized', "synthesizer('factorized', {length}, 8)"),
+    Side('synthesizer_dot', "synthesizer('random+dot', {length})", backend='auto'),
+    Side('nystrom', 'nystrom(64)', against=('nystrom_attention',)),
+    Side('nystrom_convolution', 'nystrom(64, 6, 33)', against=('nystrom_attention_convolution',)),
+    Side('induced', 'induced(64)'),
+    Side('sinkhorn', 'sinkhorn(64, 1024)', against=('sinkhorn_transformer',)),
+    Side('sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)', against=('sinkhorn_transformer_causal',)),
+    Side('sortcut', 'sinkhorn(64, 1024, cut=2)', against=('sinkhorn_transformer_cut',)),
+    Side('routing', 'routing(64, 64)', against=('routing_transformer',)),
+    Side('routing_causal', 'routing(64, 64, causal=True)', against=('routing_transformer_causal',)),
+    Side('routing_root', 'routing({root}, {root})'),
+    Side('routing_half', 'routing(64, 64, local_heads=4)', against=('routing_transformer_half',)),
+)
+PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
+SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
+# What is known of a side at a length.
+ROW = (
+    'name',
+    'forward',
+    'forward_range',
+    'forward_backward',
+    'forward_backward_range',
+    'peak_bytes',
+    'temporary_bytes',
+)
+
+Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, ROW
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
+
+
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_integers('lengths', [2**power for power in range(9, 17)], 'Positions', options)
+    define_choices('sides', list(SIDES), 'What to measure', options)
+    flags.DEFINE_integer('rounds', 1, 'Processes of each side and length.', flag_values=options)
+    longest = 'Longest forward + backward call to wait for.'
+    flags.DEFINE_float('max_seconds', 20.0, longest, flag_values=options)
+    define_path('plot', 'File for a log-log plot, .png or .svg.', options=options)
+    define_path('from_json', "Measure nothing: show the figures of a run's --output.", options=options)
+
+
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError on lengths that are none, and on flags that would only show after hours of measuring."""
+    if min(options.lengths) < 1:
+        raise InputError(f'length {min(options.lengths)}: it must be at least 1')
+    for name, least in (('steps', 0), ('rounds', 1), ('max_seconds', 0.0)):
+        if options[name].value < least:
+            raise InputError(f'--{name} {options[name].value}: it must be at least {least}')
+    if not options.steps and (options.plot or any(SIDES[name].peer for name in options.sides)):
+        raise InputError('--steps 0 compiles alone: give --sides without peers, and no --plot')
+    if options.plot and options.plot.suffix not in ('.png', '.svg'):
+        raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
+    for name in options if options.from_json else ():
+        if name not in ('from_json', 'plot') and options[name].value != options[name].default:
+            raise InputError(f'--{name} has no effect with --from_json')
+
+
+def measure(options: flags.FlagValues, ours: list[str], peer: list[str], run: Run) -> Iterator[dict[str, Any]]:
+    """After every length, the report on all lengths so far; prints and plots it when all are done."""
+    if not options.steps:
+        yield from compile_alone(options, ours, run)
+        return
+    figures: Figures = {name: {} for name in options.sides}
+    print_titles()
+    for length in sorted(options.lengths):
+        runs: dict[str, list[dict]] = {}
+        for number in range(options.rounds):
+            for name in options.sides if number % 2 == 0 else options.sides[::-1]:
+                if promised_seconds(figures[name], length) > options.max_seconds:
+                    continue
+                shape = SHAPE | {'length': length, 'steps': options.steps} | dataclasses.asdict(SIDES[name])
+                runs.setdefault(name, []).append(run(peer if SIDES[name].peer else ours, shape))
+        for name, children in runs.items():
+            figures[name][length] = summary(children)
+            print_row(length, name, figures[name][length])
+        yield make_report(figures)
+    finish(figures, options.plot)
+
+
+def compile_alone(options: flags.FlagValues, ours: list[str], run: Run) -> Iterator[dict[str, Any]]:
+    """After every length, the temporary bytes of forward + backward so far; at the end prints how they grow."""
+    temporary: dict[str, dict[int, int]] = {name: {} for name in options.sides}
+    print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
+    for length in sorted(options.lengths):
+        for name, by_length in temporary.items():
+            shape = SHAPE | {'length': length, 'steps': 0} | dataclasses.asdict(SIDES[name])
+            by_length[length] = run(ours, shape)['forward_backward_temporary_bytes']
+            print(f'{length:>7} {name:<26} {by_length[length] / 2**20:>8.0f}', flush=True)
+        yield {'shape': SHAPE, 'temporary_bytes': temporary}
+    for name, by_length in temporary.items() if len(options.lengths) > 1 else ():
+        print(f'{name}: temporary memory grows as length^{slope(list(by_length), list(by_length.values())):.2f}')
+
+
+def make_report(figures: Figures) -> dict[str, Any]:
+    """The figures, and what follows from them."""
+    return {
+        'shape': SHAPE,
+        'sides': {name: dict(by_length) for name, by_length in figures.items()},
+        'comparisons': compare(figures),
+        'exponents': exponents(figures),
+        'crossovers': crossovers(figures),
+    }
+
+
+def show(figures: Figures, plot: Path | None) -> None:
+    """Prints and plots what was measured before."""
+    print_titles()
+    for length in sorted({length for by_length in figures.values() for length in by_length}):
+        for name in figures:
+            if length in figures[name]:
+                print_row(length, name, figures[name][length])
+    finish(figures, plot)
+
+
+def finish(figures: Figures, plot: Path | None) -> None:
+    """Prints what follows from the figures, and plots them where asked."""
+    print_report(make_report(figures))
+    if plot:
+        draw(figures, plot)
+
+
+def promised_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
+    """What the growth between the two longest measured lengths promises for `length`; 0 without two."""
+    if len(by_length) < 2:
+        return 0.0
+    (short, first), (long, second) = sorted(by_length.items())[-2:]
+    slope = math.log(second['forward_backward'] / first['forward_backward']) / math.log(long / short)
+    return second['forward_backward'] * (length / long) ** max(slope, 0.5)
+
+
+def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row from the processes of a side and length; a process counts with its median call."""
+    row: dict[str, Any] = {'name': children[0]['name']}
+    for name in ('forward', 'forward_backward'):
+        medians = [statistics.median(child[name]) for child in children]
+        row |= {name: statistics.median(medians), f'{name}_range': [min(medians), max(medians)]}
+    row['peak_bytes'] = statistics.median(child['peak_bytes'] for child in children)
+    row['temporary_bytes'] = children[0].get('forward_backward_temporary_bytes')
+    return row
+
+
+def print_titles() -> None:
+    """The first line of the table."""
+    titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
+    print(f'{"length":>7} {"side":<26} {titles}')
+
+
+def print_row(length: int, name: str, row: dict[str, Any]) -> None:
+    """One line of the table."""
+    low, high = (1e3 * value for value in row['forward_backward_range'])
+    temporary = '' if row['temporary_bytes'] is None else f'{row["temporary_bytes"] / 2**20:.0f}'
+    print(
+        f'{length:>7} {name:<26} {1e3 * row["forward"]:>11.1f} {1e3 * row["forward_backward"]:>11.1f} '
+        f'{f"{low:.0f} to {high:.0f}":>17} {row["peak_bytes"] / 2**20:>8.0f} {temporary:>8}',
+        flush=True,
+    )
+
+
+def compare(figures: Figures) -> list[dict[str, Any]]:
+    """Ours against each peer at each length that both were measured at: ratios of time and peak memory."""
+    rows = []
+    for side in OURS:
+        for other in side.against:
+            for length in sorted(set(figures.get(side.name, {})) & set(figures.get(other, {}))):
+                own, its = figures[side.name][length], figures[other][length]
+                ratios = {name: own[name] / its[name] for name in ('forward', 'forward_backward')}
+                ratios['peak_bytes'] = own['peak_bytes'] / max(1, its['peak_bytes'])
+                rows.append({'ours': side.name, 'other': other, 'length': length} | ratios)
+    return rows
+
+
+def exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
+    """Least-squares slopes of log time and log peak memory against log length, between two lengths."""
+    slopes = {}
+    for name, by_length in figures.items():
+        lengths = [length for length in sorted(by_length) if start <= length <= stop]
+        if len(lengths) >= 2:
+            slopes[name] = {
+                what: slope(lengths, [by_length[length][what] for length in lengths])
+                for what in ('forward_backward', 'peak_bytes')
+            } | {'from': lengths[0], 'to': lengths[-1]}
+    return slopes
+
+
+def slope(lengths: list[int], values: list[float]) -> float:
+    """The slope of the straight line through (log length, log value) with the least squared error."""
+    return statistics.linear_regression([math.log(x) for x in lengths], [math.log(max(y, 1e-9)) for y in values]).slope
+
+
+def crossovers(figures: Figures) -> dict[str, int | None]:
+    """The shortest measured length from which on a mechanism's forward + backward is faster than our full attention."""
+    full = figures.get(YARDSTICK, {})
+    result = {}
+    for side in OURS:
+        lengths = sorted(set(figures.get(side.name, {})) & set(full))
+        if side.name in (YARDSTICK, 'jax_nn') or not lengths:
+            continue
+        slower = [x for x in lengths if figures[side.name][x]['forward_backward'] >= full[x]['forward_backward']]
+        faster = [length for length in lengths if length > max(slower, default=0)]
+        result[side.name] = faster[0] if faster else None
+    return result
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Ratios, growth and crossover lengths in lines."""
+    for row in report['comparisons']:
+        times = f'{row["forward_backward"]:.2f} x the time forward + backward, {row["forward"]:.2f} x forward'
+        memory = f'{row["peak_bytes"]:.2f} x the peak memory'
+        print(f'{row["length"]:>7} {row["ours"]} / {row["other"]}: {times}, {memory}')
+    for name, row in report['exponents'].items():
+        print(
+            f'{name}: time grows as length^{row["forward_backward"]:.2f}, peak memory as '
+            f'length^{row["peak_bytes"]:.2f} ({row["from"]} to {row["to"]})'
+        )
+    for name, length in report['crossovers'].items():
+        print(f'{name}: faster than full attention from length {length}' if length else f'{name}: never faster here')
+
+
+def draw(figures: Figures, path: Path) -> None:
+    """Time and peak memory against length, both axes logarithmic; peers are dashed."""
+    import matplotlib
+
+    matplotlib.use('agg')
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(13, 5.5), layout='constrained')
+    colors = pyplot.get_cmap('tab20').colors
+    for number, (name, by_length) in enumerate(figures.items()):
+        lengths = sorted(by_length)
+        style = '--' if name in {side.name for side in PEERS} else '-'
+        for axis, what, scale in ((axes[0], 'forward_backward', 1e3), (axes[1], 'peak_bytes', 2**-20)):
+            values = [by_length[length][what] * scale for length in lengths]
+            axis.plot(lengths, values, style, color=colors[number % 20], marker='o', markersize=3, label=name)
+    for axis, title in zip(axes, ('forward + backward, ms', 'peak memory above the inputs, MiB'), strict=True):
+        axis.set(xscale='log', yscale='log', xlabel='length, positions', title=title)
+        axis.set_xscale('log', base=2)
+        axis.grid(visible=True, alpha=0.3)
+    axes[1].legend(fontsize=8, ncols=2, loc='upper left', bbox_to_anchor=(1.0, 1.0))
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=path.suffix.removeprefix('.') or 'png')
+    pyplot.close(figure)
+
+
+def commands(ours: list[str], peers_python: Path) -> tuple[list[str], list[str]]:
+    """The programs that measure our side and a peer."""
+    return (
+        [*ours, str(ROOT / 'scripts/benchmarks/measure_attention.py')],
+        [str(peers_python), str(ROOT / 'scripts/benchmarks/peers/attention.py')],
+    )
+
+
+def load(path: Path) -> Figures:
+    """The figures of an earlier run's JSON file, of a run that was cut too.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    try:
+        sides = json.loads(path.read_text(encoding='utf-8'))['attention']['sides']
+        return {
+            name: {int(length): {field: row[field] for field in ROW} for length, row in by_length.items()}
+            for name, by_length in sides.items()
+        }
+    except OSError as error:
+        raise InputError(f'{path}: {error.strerror}') from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError(f'{path}: it holds no figures that `benchmark.py attention --output` wrote') from None

@@ -1,0 +1,142 @@
+"""The error of a reversible stack that recovers its inputs from its outputs: python scripts/benchmarks/inversion.py
+
+First the inverse error by depth: the largest difference between the recovered and the true input of the first layer,
+over the largest input. Then the gradient of all parameters and inputs against that of a stack that stores its
+activations: the Euclidean norm of the difference over that of the gradient. Untrained weights of standard deviation
+0.1, dropout 0.1.
+"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+from flax import nnx
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_integers, define_length
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.reversible import forward, inverse_error
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import Context
+
+ROWS, WIDTH = 2, 64
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    'causal': {'attention': 'causal'},
+    'lsh': {'attention': 'lsh(8, 4, causal=True)', 'shared_qk': True},
+}
+# What f and g are computed in, and the streams; training has float32 streams whatever the model's dtype.
+DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16'))
+
+
+def main() -> None:
+    """Prints both tables."""
+    options = define_flags()
+    parse_flags(sys.argv, options=options)
+    lowest = min(*options.layers, options.gradient_layers, options.length)
+    if lowest < 1 or options.length % 8:
+        raise InputError('layers must be at least 1, and --length a multiple of 8')
+    print_errors(options.layers, options.length)
+    print_gradients(options.gradient_layers, options.length)
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_integers('layers', (6, 12, 24, 48), 'Depths of the first table', options)
+    flags.DEFINE_integer('gradient_layers', 12, 'Depth of the second table.', flag_values=options)
+    define_length(64, 'Positions, a multiple of 8.', options)
+    return options
+
+
+def print_errors(depths: list[int], length: int) -> None:
+    """A line for each attention and pair of dtypes, a column for each depth."""
+    titles = ' '.join(f'{f"{layers} layers":>10}' for layers in depths)
+    print(f'{"attention":<9} {"computed in":<11} {"streams":<8} {titles}')
+    for attention in ATTENTIONS:
+        for dtype, streams in DTYPES:
+            errors = (error(config_of(attention, layers, dtype), length, streams) for layers in depths)
+            print(f'{attention:<9} {dtype:<11} {streams:<8} ' + ' '.join(f'{one:>10.1e}' for one in errors), flush=True)
+
+
+def print_gradients(layers: int, length: int) -> None:
+    """A line for each attention: how far the inversion, and bfloat16 itself, move the gradient."""
+    print(f'relative distance of gradients at {layers} layers')
+    print(f'{"attention":<9} {"bfloat16: reversible, stored":>29} {"stored: bfloat16, float32":>26} ', end='')
+    print(f'{"float32: reversible, stored":>28}')
+    for attention in ATTENTIONS:
+        low, high = (config_of(attention, layers, dtype) for dtype in ('bfloat16', 'float32'))
+        low_stored, high_stored = gradient(low, length, stored), gradient(high, length, stored)
+        of_low = distance(gradient(low, length, reversible), low_stored)
+        of_high = distance(gradient(high, length, reversible), high_stored)
+        print(f'{attention:<9} {of_low:>29.1e} {distance(low_stored, high_stored):>26.1e} {of_high:>28.1e}', flush=True)
+
+
+def config_of(attention: str, layers: int, dtype: str) -> ModelConfig:
+    """The stack that is measured."""
+    rates = {'dropout_rate': 0.1, 'attention_dropout_rate': 0.0}
+    sizes = {'width': WIDTH, 'heads': 2, 'layers': layers, 'init_std': 0.1}
+    return ModelConfig(**sizes, **rates, **ATTENTIONS[attention], norm='pre', stack='reversible', dtype=dtype)
+
+
+def made(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax.Array, Context]:
+    """A stack's graph and parameters, an input float32 [ROWS, length, WIDTH], and its context without padding."""
+    graph, state = nnx.split(jax.jit(lambda: Stack(config, rngs=nnx.Rngs(0)))())
+    positions = jnp.tile(jnp.arange(length)[None], (ROWS, 1))
+    keys = jax.random.split(jax.random.key(1), ROWS)
+    context = Context(jnp.ones_like(positions), positions, keys, jax.random.key(2))
+    return graph, state, jax.random.normal(jax.random.key(0), (ROWS, length, WIDTH)), context
+
+
+def error(config: ModelConfig, length: int, streams: str) -> float:
+    """The inverse error with streams of a dtype."""
+    graph, state, x, context = made(config, length)
+
+    @jax.jit
+    def measured(state: nnx.State, x: jax.Array) -> jax.Array:
+        return inverse_error(*nnx.merge(graph, state).reversible_parts(context), x, dtype=streams)
+
+    return float(measured(state, x))
+
+
+def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
+    """Gradients of the sum of the output times fixed random numbers, in all parameters and the input."""
+    graph, state, x, context = made(config, length)
+    weights = jax.random.normal(jax.random.key(3), x.shape)
+
+    @jax.jit
+    def measured(state: nnx.State, x: jax.Array) -> Any:
+        return jax.grad(lambda state, x: (apply(nnx.merge(graph, state), x, context) * weights).sum(), (0, 1))(state, x)
+
+    return jax.tree.leaves(measured(state, x))
+
+
+def reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
+    """As in training."""
+    return stack(x, context)
+
+
+def stored(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
+    """The same function through ordinary differentiation, which keeps all activations."""
+    first, second = forward(*stack.reversible_parts(context), (x, x))
+    return (first + second) / 2
+
+
+def distance(left: list, right: list) -> float:
+    """The Euclidean norm of the difference over that of `right`, over all arrays together."""
+    square = sum(float(jnp.square(a - b).sum()) for a, b in zip(left, right, strict=True))
+    return (square / sum(float(jnp.square(b).sum()) for b in right)) ** 0.5
+
+
+if __name__ == '__main__':
+    os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+    run_command(main)

@@ -1,0 +1,116 @@
+"""Draws what smaller models reach against their time and their size, from the figures of `benchmark.py compress`.
+
+    python scripts/benchmarks/plot_compression.py docs/compression.json a.png --quality whole=86.4,3x384=85.0,int8=86.4
+
+`--quality` has the score of each side that has one, from runs of their own; a side may stand there with several, as in
+`3x384=84.5,3x384=85.4`, which become their mean with a line from the least to the most.
+"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import whole_file
+
+MEBIBYTE = 2**20
+NEAR = 1.3  # of a side whose neighbour has so much more, the name stands on the left
+
+
+def main() -> None:
+    """Draws, and prints one JSON object: of each side its qualities, milliseconds and bytes."""
+    options = define_flags()
+    figures, picture = parse_flags(sys.argv, ('quality',), options=options, words='FIGURES OUTPUT')
+    output = Path(picture)
+    if output.suffix not in ('.png', '.svg'):
+        raise InputError(f'{output}: it must end in .png or .svg')
+    qualities = parse_qualities(options.quality)
+    sides = read_sides(Path(figures), options.length, options.rows, qualities)
+    with whole_file(output) as partial:
+        draw(sides, f'{options.rows} x {options.length} tokens', options.metric).savefig(
+            partial, format=output.suffix[1:], dpi=150
+        )
+    print(json.dumps(sides))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    flags.DEFINE_list('quality', None, 'SIDE=SCORE, several with commas.', flag_values=options)
+    flags.DEFINE_string('metric', 'accuracy, %', 'What the scores are.', flag_values=options)
+    flags.DEFINE_integer('length', 128, 'Tokens a row of the calls that were measured.', flag_values=options)
+    flags.DEFINE_integer('rows', 32, 'Rows of them.', flag_values=options)
+    return options
+
+
+def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
+    """The scores of each side; raises InputError where an entry is none."""
+    found: dict[str, list[float]] = {}
+    for entry in entries:
+        side, _, score = entry.partition('=')
+        try:
+            found.setdefault(side, []).append(float(score))
+        except ValueError:
+            raise InputError(f'--quality has {entry!r}; entries are as 3x384=84.5') from None
+    return found
+
+
+def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """Of each side with a score its scores, milliseconds of a call, and bytes of its parameters."""
+    try:
+        shapes = read_json_file(path)['compress']['infer']
+        measured = shapes[str(length)][str(rows)]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        what = f'no figures of {rows} rows of {length} tokens' if isinstance(error, KeyError) else f'{error}'
+        raise InputError(f'{path}: {what}; `benchmark.py compress --parts infer --output` writes them') from None
+    for side in qualities:
+        if side not in measured:
+            raise InputError(f'--quality has {side!r}; measured are {", ".join(measured)}')
+    return {
+        side: {
+            'qualities': scores,
+            'milliseconds': measured[side]['milliseconds'],
+            'bytes': measured[side]['parameter_bytes'],
+        }
+        for side, scores in qualities.items()
+    }
+
+
+def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
+    """Two plots beside one another: the score against the time of a call, and against the size."""
+    figure = Figure(figsize=(11, 4.5), layout='constrained')
+    axes = figure.subplots(1, 2, sharey=True)
+    columns = ('milliseconds', 1.0, f'milliseconds of a call of {shape}'), ('bytes', MEBIBYTE, 'MiB of parameters')
+    for axis, (name, unit, label) in zip(axes, columns, strict=True):
+        for side, one in sides.items():
+            middle, place = statistics.mean(one['qualities']), one[name] / unit
+            reach = [[middle - min(one['qualities'])], [max(one['qualities']) - middle]]
+            axis.errorbar([place], [middle], yerr=reach, fmt='o', capsize=3)
+            has_right = any(1 < other[name] / one[name] < NEAR for other in sides.values())
+            offset, at = (-6, 'right') if has_right else (6, 'left')
+            axis.annotate(side, (place, middle), textcoords='offset points', xytext=(offset, 5), ha=at, fontsize=9)
+        axis.set_xscale('log')
+        axis.xaxis.set_major_formatter(LogFormatter())  # 100 in place of a power of 10
+        axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3, which='both')
+        axis.margins(x=0.2, y=0.15)
+    axes[0].set_ylabel(metric)
+    return figure
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,256 @@
+"""The `recurrent` part of `scripts/benchmark.py`: when recurrence is cheaper than attention, and what it costs.
+
+`cells`: forward and forward + backward of each cell against Flax's under `nnx.RNN`, PyTorch's, and our LSTM, at batch
+32, width 256 and length 128. `lengths`: what mixes positions in a layer of width 256, cells and full and windowed
+attention with their projections, forward + backward against length. `token`: the time of one more token in a decoder
+of one such layer, from a state or a cache, against the length of the text before. `memory`: temporary bytes of an
+LSTM's forward + backward against length, with and without chunks whose insides are computed again.
+
+Every measurement is a process of its own; sides take turns. A side is left out at lengths where its time at the two
+lengths before promises more than the limit. `--plot` draws the parts `lengths` and `token` in one figure.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.flags import define_choices, define_integers, define_path
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import whole_file
+from scripts.benchmarks.attention import promised_seconds, slope
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = ('tanh', 'gru', 'lstm', 'sru1', 'sru2')
+OF_PEERS = ('tanh', 'gru', 'lstm')  # that nnx and PyTorch have
+ONE = {'rows': 32, 'length': 128, 'width': 256}
+WINDOW = 64  # positions to each side, and back
+CHUNK = 32  # positions
+LONG = 8192  # positions up to which lengths double
+# Side -> what the programs get, in a layer and in a decoder.
+LAYERS: dict[str, dict[str, Any]] = {cell: {'cell': cell} for cell in CELLS}
+LAYERS |= {'full': {'attention': 'full'}, 'window': {'attention': f'window({WINDOW})'}}
+DECODERS = LAYERS | {'full': {'attention': 'causal'}, 'window': {'attention': f'causal & window({WINDOW})'}}
+PARTS = ('cells', 'lengths', 'token', 'memory')
+WORDS = {'forward_backward': 'a layer forward + backward', 'token': 'a token of a decoder'}
+
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, figures
+
+
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_choices('parts', PARTS, 'What is measured', options)
+    define_integers('lengths', [2**power for power in range(6, 14)], 'Positions', options)
+    flags.DEFINE_integer('rows', 4, 'Rows of the part lengths.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes of each side of the part cells.', flag_values=options)
+    flags.DEFINE_integer('steps', 5, 'Timed calls a process.', flag_values=options)
+    longest = 'Longest call of the part lengths to wait for.'
+    flags.DEFINE_float('max_seconds', 20.0, longest, flag_values=options)
+    define_path('plot', 'File for a log-log plot of lengths and token, .png or .svg.', options=options)
+
+
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError on numbers that are none, and on a plot of nothing."""
+    if min(options.lengths) < 1:
+        raise InputError(f'length {min(options.lengths)}: it must be at least 1')
+    for name in ('rows', 'rounds', 'steps'):
+        if options[name].value < 1:
+            raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
+    if options.plot and options.plot.suffix not in ('.png', '.svg'):
+        raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
+    if options.plot and not {'lengths', 'token'} & set(options.parts):
+        raise InputError('--plot shows the parts lengths and token; name one of them in --parts')
+
+
+def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
+    """The program of each side."""
+    ours = [*python, str(ROOT / 'scripts/benchmarks/measure_recurrent.py')]
+    return {
+        'ours': ours,
+        'nnx': ours,
+        'torch': [str(peers_python), str(ROOT / 'scripts/benchmarks/peers/recurrent.py')],
+    }
+
+
+def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """After every row of every part, the figures so far; prints and plots what follows from them.
+
+    Args:
+        options: of the command line.
+        commands: the programs of the sides.
+        run: what a program prints for a shape.
+    """
+    report: dict[str, Any] = {}
+    parts = {'cells': measure_cells, 'lengths': measure_lengths, 'token': measure_tokens, 'memory': measure_memory}
+    for part in options.parts:
+        for figures in parts[part](options, commands, run):
+            report[part] = figures
+            yield report
+    if options.plot:
+        draw({part: report[part]['sides'] for part in ('lengths', 'token') if part in report}, options.plot)
+
+
+def measure_cells(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """Each cell by each side, and the ratios."""
+    found: dict[str, Any] = {}
+    print(f'{"cell":>6} {"side":>6} {"forward ms":>11} {"forward + backward ms":>26} {"ratio of times":>16}')
+    for cell in CELLS:
+        sides = ('ours', 'nnx', 'torch') if cell in OF_PEERS else ('ours',)
+        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+        for number in range(options.rounds):
+            for side in sides if number % 2 == 0 else sides[::-1]:
+                shape = ONE | {'program': 'call', 'side': side, 'cell': cell, 'steps': options.steps}
+                runs[side].append(run(commands[side], shape))
+        found[cell] = {side: summary(children) for side, children in runs.items()}
+        for side, row in found[cell].items():
+            others = [] if side == 'ours' else [ratio(runs[side], runs['ours'])]
+            print_cell(cell, side, row, others)
+        yield {'shape': ONE, 'cells': found} | faster(found)
+    for cell, times in faster(found)['than_lstm'].items():
+        print(f'{cell}: {times:.2f} times as fast as our LSTM forward + backward')
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over processes of their median calls, and of their peak memory."""
+    row: dict[str, Any] = {'name': runs[0]['name']}
+    for name in ('forward', 'forward_backward'):
+        medians = [statistics.median(one[name]) for one in runs]
+        row |= {name: statistics.median(medians), f'{name}_range': [min(medians), max(medians)]}
+    return row | {'peak_bytes': statistics.median(one['peak_bytes'] for one in runs)}
+
+
+def ratio(others: list[dict[str, Any]], ours: list[dict[str, Any]]) -> float:
+    """How many times as fast ours is, forward + backward: the median over rounds."""
+    times = [[statistics.median(one['forward_backward']) for one in runs] for runs in (others, ours)]
+    return statistics.median(other / own for other, own in zip(*times, strict=True))
+
+
+def faster(found: dict[str, Any]) -> dict[str, Any]:
+    """Times of our LSTM over those of other cells."""
+    lstm = found.get('lstm', {}).get('ours')
+    own = {cell: sides['ours']['forward_backward'] for cell, sides in found.items() if cell != 'lstm'}
+    return {'than_lstm': {cell: lstm['forward_backward'] / seconds for cell, seconds in own.items()} if lstm else {}}
+
+
+def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -> None:
+    """One line of the table of cells."""
+    low, high = (1e3 * value for value in row['forward_backward_range'])
+    whole = f'{1e3 * row["forward_backward"]:.1f} ({low:.1f} to {high:.1f})'
+    said = ''.join(f'{value:>16.2f}' for value in ratios)
+    print(f'{cell:>6} {side:>6} {1e3 * row["forward"]:>11.1f} {whole:>26} {said}', flush=True)
+
+
+def measure_lengths(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """Each side against length, forward + backward."""
+    shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
+    yield from against_length('forward_backward', LAYERS, shape, options, lambda one: run(commands['ours'], one))
+
+
+def measure_tokens(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """Each side against the length of the text before the token."""
+    shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
+    yield from against_length('token', DECODERS, shape, options, lambda one: run(commands['ours'], one))
+
+
+def against_length(
+    what: str,
+    sides: dict[str, dict[str, Any]],
+    shape: dict[str, Any],
+    options: flags.FlagValues,
+    run: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """After each length, milliseconds of all sides so far, how they grow, and where cells become cheaper."""
+    figures: Figures = {side: {} for side in sides}
+    print(f'{WORDS[what]}, ms:\n{"length":>7} ' + ' '.join(f'{side:>9}' for side in sides))
+    for length in sorted(options.lengths):
+        for side, fields in sides.items():
+            known = {past: {'forward_backward': row['seconds']} for past, row in figures[side].items()}
+            if what != 'token' and promised_seconds(known, length) > options.max_seconds:
+                continue
+            figures[side][length] = {'seconds': statistics.median(run(shape | fields | {'length': length})[what])}
+        cells = (f'{1e3 * by[length]["seconds"]:>9.2f}' if length in by else f'{"":>9}' for by in figures.values())
+        print(f'{length:>7} ' + ' '.join(cells), flush=True)
+        yield {'shape': shape, 'sides': figures, 'exponents': exponents(figures), 'crossovers': crossovers(figures)}
+    for side, power in exponents(figures).items():
+        print(f'{side}: {WORDS[what]} grows as length^{power:.2f} (from {min(figures[side])} to {max(figures[side])})')
+    for side, others in crossovers(figures).items():
+        for other, length in others.items():
+            where = f'cheaper than {other} attention from length {length}' if length else f'never cheaper than {other}'
+            print(f'{side}: {where}')
+
+
+def exponents(figures: Figures) -> dict[str, float]:
+    """Least-squares slopes of log time against log length."""
+    return {
+        side: slope(list(by), [row['seconds'] for row in by.values()]) for side, by in figures.items() if len(by) > 1
+    }
+
+
+def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
+    """The shortest measured length from which on each side is faster than each attention; None where it never is."""
+    found: dict[str, dict[str, int | None]] = {side: {} for side in figures}
+    for side, other in itertools.product(figures, ('full', 'window')):
+        by, others = figures[side], figures[other]
+        lengths = sorted(set(by) & set(others)) if side != other else []
+        slower = [one for one in lengths if by[one]['seconds'] >= others[one]['seconds']]
+        faster_from = [one for one in lengths if one > max(slower, default=0)]
+        if lengths:
+            found[side][other] = faster_from[0] if faster_from else None
+    return {side: others for side, others in found.items() if others}
+
+
+def measure_memory(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """Temporary bytes of an LSTM's forward + backward, whole and in chunks."""
+    found: dict[int, dict[str, int]] = {}
+    print(f'{"length":>7} {"whole MiB":>10} {"in chunks":>10} {"ratio":>6}')
+    for length in sorted(one for one in options.lengths if one > CHUNK):
+        shape = ONE | {'program': 'memory', 'cell': 'lstm', 'length': length}
+        found[length] = {
+            name: run(commands['ours'], shape | {'chunk': chunk})['temporary_bytes']
+            for name, chunk in (('whole', 0), ('chunks', CHUNK))
+        }
+        row = {name: value / 2**20 for name, value in found[length].items()}
+        print(f'{length:>7} {row["whole"]:>10.1f} {row["chunks"]:>10.1f} {row["chunks"] / row["whole"]:>6.2f}')
+        yield {'shape': ONE | {'chunk': CHUNK}, 'temporary_bytes': found}
+    if len(found) > 1:
+        print(f'whole: grows as length^{slope(list(found), [float(row["whole"]) for row in found.values()]):.2f}')
+
+
+def draw(parts: dict[str, Figures], path: Path) -> None:
+    """Milliseconds against length, a panel for each part, both axes logarithmic; attention is dashed.
+
+    A label has the growth exponent and where a side becomes cheaper than full and windowed attention; a ring stands
+    there, the larger one for full attention.
+    """
+    import matplotlib
+
+    matplotlib.use('agg')
+    from matplotlib import pyplot
+
+    titles = {'lengths': 'a layer, forward + backward', 'token': 'one more token of a decoder'}
+    figure, panels = pyplot.subplots(
+        1, len(parts), figsize=(6.2 * len(parts), 4.6), layout='constrained', squeeze=False
+    )
+    for axis, (part, figures) in zip(panels[0], parts.items(), strict=True):
+        powers, cheaper = exponents(figures), crossovers(figures)
+        for number, (side, by_length) in enumerate(figures.items()):
+            values = [1e3 * row['seconds'] for row in by_length.values()]
+            style, label = '-' if side in CELLS else '--', side
+            label += f', length^{powers[side]:.2f}' if side in powers else ''
+            for other, length in cheaper.get(side, {}).items():
+                label += f', < {other} from {length}' if length else f', never < {other}'
+                if length:
+                    place, size = (length, 1e3 * by_length[length]['seconds']), 11 if other == 'full' else 7
+                    axis.plot(*place, 'o', color=f'C{number}', markersize=size, fillstyle='none')
+            axis.plot(list(by_length), values, style, color=f'C{number}', marker='o', markersize=3, label=label)
+        axis.set(xscale='log', yscale='log', xlabel='length, positions', ylabel='ms', title=titles[part])
+        axis.set_xscale('log', base=2)
+        axis.grid(visible=True, alpha=0.3)
+        axis.legend(fontsize=7)
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=path.suffix.removeprefix('.'))
+    pyplot.close(figure)

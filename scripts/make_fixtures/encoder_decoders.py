@@ -1,0 +1,215 @@
+"""Makes the small Hugging Face encoder-decoders that tests/interop compares with.
+
+Run by hand where transformers is installed: .venv-peers/bin/python scripts/make_fixtures/encoder_decoders.py. Each
+folder holds what `save_pretrained` writes for a random model, and beside it `inputs_and_outputs.safetensors`: of a
+padded batch the encoder's vectors, logits and cross-attention weights of each layer, all reckoned in double precision,
+and of other sources the tokens of `generate`, greedy and with four beams. A random model writes one token for ever,
+whatever it reads, so these write words of their source (`made_to_read`), and models are drawn until the tokens tell a
+right search from a wrong one (`tells_apart`).
+"""
+
+import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+FIXTURES = Path(__file__).resolve().parents[2] / 'tests' / 'interop' / 'text_to_text'
+SOURCE_LENGTH, TARGET_LENGTH, NEW_TOKENS = 13, 9, 12
+GENERATED, DRAWS = 4, 1000  # sources of `generate`; models that are drawn at most
+# No decoder has more layers than its encoder: the cache of `generate` has as many as the encoder in transformers 5.23.
+T5 = {'vocab_size': 61, 'd_model': 16, 'd_kv': 6, 'd_ff': 28, 'num_heads': 3, 'num_layers': 3, 'dropout_rate': 0.0}
+T5 |= {'num_decoder_layers': 2, 'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 10}
+T5 |= {'decoder_start_token_id': 0}
+GATED = T5 | {'feed_forward_proj': 'gated-gelu', 'num_layers': 2, 'd_kv': 8, 'tie_word_embeddings': False}
+BART = {'vocab_size': 61, 'd_model': 16, 'encoder_layers': 3, 'decoder_layers': 2, 'encoder_attention_heads': 2}
+BART |= {'decoder_attention_heads': 2, 'encoder_ffn_dim': 28, 'decoder_ffn_dim': 28, 'max_position_embeddings': 24}
+BART |= {'dropout': 0.0}
+T5_SENTINELS = 2  # the last ids
+PROJECTIONS = 'v_proj', 'out_proj'
+FREE = 58  # ids from 4 up to here are words
+FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # as released BARTs have it
+SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
+MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
+MARIAN |= {'activation_function': 'swish'}  # as released models have it
+SINUSOIDAL = ('marian', 'pegasus')
+
+# Folder -> class, config.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    't5_1': ('T5ForConditionalGeneration', T5),
+    't5_2': ('T5ForConditionalGeneration', GATED),
+    'bart_1': ('BartForConditionalGeneration', BART),
+    'bart_2': ('BartForConditionalGeneration', SCALED),
+    'marian_1': ('MarianMTModel', MARIAN),
+    'pegasus_1': ('PegasusForConditionalGeneration', SCALED | {'activation_function': 'gelu_new'}),
+}
+
+
+def main() -> None:
+    """Writes all folders, or those named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('names', nargs='*', default=list(MODELS))
+    torch.set_num_threads(1)
+    for name in parser.parse_args().names:
+        size = make(FIXTURES / name, *MODELS[name], seed=list(MODELS).index(name))
+        print(f'{name}: {size / 1024:.0f} KiB')
+
+
+def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
+    """Writes one folder; returns its size in bytes."""
+    name = 'Marian' if kind == 'MarianMTModel' else kind.removesuffix('ForConditionalGeneration')
+    config = getattr(transformers, f'{name}Config')(**fields)
+    for draw in range(DRAWS):
+        torch.manual_seed(DRAWS * seed + draw)
+        # The other kernels of attention hand out no weights.
+        model = randomised(getattr(transformers, kind)._from_config(config, attn_implementation='eager'))
+        for key, value in FORCED.items():  # the file of generation alone counts, whatever config.json says
+            setattr(model.generation_config, key, value if folder.name == 'bart_1' else None)
+        inputs, sources = make_inputs(config), make_sources(config)
+        if rounding(model, inputs) > 4e-5:
+            continue
+        generated = generate(model, sources)
+        if tells_apart(generated, config):
+            break
+    else:
+        raise SystemExit(f'{folder.name}: none of {DRAWS} models writes texts that tell searches apart')
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    arrays = {f'input/{name}': value for name, value in inputs.items()}
+    arrays |= outputs_of(copy.deepcopy(model).double(), inputs)  # in float32 they would hold a rounding of their own
+    arrays |= {f'source/{name}': value for name, value in sources.items()}
+    arrays |= {f'output/{name}': value for name, value in generated.items() if name in ('greedy', 'beam')}
+    kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}
+    save_file({name: value.contiguous() for name, value in kept.items()}, folder / 'inputs_and_outputs.safetensors')
+    print(f'{folder.name}: draw {draw}', {name: value.tolist() for name, value in generated.items()})
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def randomised(model: Any) -> Any:
+    """The model with every parameter random, so that none is without effect.
+
+    Outputs that T5 does not scale get a head that differs from the table, as transformers ties one that equals it;
+    Marian's and Pegasus' get a bias.
+    """
+    kind, table = model.config.model_type, model.get_input_embeddings().weight
+    for name, parameter in model.named_parameters():
+        scale = 0.4 if kind == 't5' else 0.1 if parameter.ndim == 1 else 0.15 if parameter is table else 0.3
+        scale *= (
+            2.5 if kind != 't5' and name.endswith(('q_proj.weight', 'k_proj.weight')) else 1.0
+        )  # T5 does not divide
+        noise = torch.randn_like(parameter) * scale
+        parameter.data = (1.0 + noise) if parameter.ndim == 1 and name.endswith('weight') else noise
+    if not getattr(model.config, 'scale_decoder_outputs', True):
+        model.lm_head.weight = torch.nn.Parameter(table.data + torch.randn_like(table) * 0.2)
+    if kind in SINUSOIDAL:
+        model.final_logits_bias = torch.nn.Buffer(torch.randn_like(model.final_logits_bias) * 0.1)
+        model.final_logits_bias[:, model.config.eos_token_id] += 1.0
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_positions.weight.data = stack.embed_positions.create_weight()
+    table.data[model.config.eos_token_id] *= 1.5
+    made_to_read(model)
+    return model.eval()
+
+
+def made_to_read(model: Any) -> None:
+    """Gives each layer of the decoder what its source holds and takes from it what was written before, roughly.
+
+    The outputs of cross-attention are about the vectors that it reads, those of self-attention about their opposites.
+    """
+    decoder = model.get_decoder()
+    if model.config.model_type != 't5':  # small tables, so that the word that is read weighs little; sharp outputs
+        getattr(decoder, 'layer_norm', decoder.layers[-1].final_layer_norm).weight.data *= 4.0
+    for name, module in decoder.named_modules():
+        values, out = (getattr(module, own, None) for own in (('v', 'o') if hasattr(module, 'o') else PROJECTIONS))
+        if values is not None:
+            gain = 4.0 if 'encoder_attn' in name or 'EncDec' in name else -2.0
+            weight = values.weight.data
+            inverse = weight.T @ torch.linalg.inv(weight @ weight.T + 0.3 * torch.eye(len(weight)))  # about, and steady
+            out.weight.data = gain * inverse + 0.05 * torch.randn_like(out.weight)
+
+
+def make_sources(config: Any) -> dict[str, torch.Tensor]:
+    """Sources of `generate` as a tokenizer gives them: with their end, and of BART their beginning, then padding."""
+    tokens = torch.randint(4, FREE, (GENERATED, SOURCE_LENGTH))
+    mask = torch.zeros_like(tokens)
+    for row, length in enumerate((SOURCE_LENGTH, 9, 11, 6)):
+        mask[row, :length] = 1
+        tokens[row, length - 1] = config.eos_token_id
+    if config.model_type == 'bart':
+        tokens[:, 0] = config.bos_token_id
+    tokens[mask == 0] = config.pad_token_id
+    return {'input_ids': tokens, 'attention_mask': mask}
+
+
+def generate(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tokens of `generate`: greedy, with four beams, and with these and no penalty of length."""
+    beams = {'num_beams': 4, 'early_stopping': 'never'}
+    searches = {'greedy': {'num_beams': 1}, 'beam': beams | {'length_penalty': 1.0}}
+    searches['no_penalty'] = beams | {'length_penalty': 0.0}
+    length = {'max_new_tokens': NEW_TOKENS, 'do_sample': False}
+    with torch.no_grad():
+        return {name: model.generate(**sources, **length, **options) for name, options in searches.items()}
+
+
+def tells_apart(generated: dict[str, torch.Tensor], config: Any) -> bool:
+    """Whether the texts would differ if a search ignored its source, its beams, the end or the penalty of length.
+
+    Every text has several tokens, none of them special but for the end and a forced beginning; a T5 writes a sentinel.
+    """
+    texts = {name: [text_of(row, config.eos_token_id) for row in rows.tolist()] for name, rows in generated.items()}
+    kept = texts['greedy'] + texts['beam']
+    special = {config.pad_token_id, 0, 2, 3}
+    inner = [token for text in kept for token in text[config.model_type == 'bart' :]]
+    lengths = {len(text) for text in texts['beam']}
+    return (
+        all(len(set(map(tuple, texts[name]))) == GENERATED for name in ('greedy', 'beam'))
+        and all(len(set(text)) > 1 for text in kept)
+        and sum(map(list.__ne__, texts['greedy'], texts['beam'])) > 1
+        and texts['beam'] != texts['no_penalty']
+        and min(lengths) < NEW_TOKENS - 1
+        and max(lengths) >= NEW_TOKENS - 1
+        and not special & set(inner)
+        and (config.model_type != 't5' or max(map(max, texts['beam'])) >= config.vocab_size - T5_SENTINELS)
+    )
+
+
+def rounding(model: Any, inputs: dict[str, torch.Tensor]) -> float:
+    """The largest difference that float32 in place of float64 makes to a logit, over 1 and its size."""
+    with torch.no_grad():
+        rough, exact = model(**inputs).logits, copy.deepcopy(model).double()(**inputs).logits
+    return float(((rough - exact) / (1.0 + exact.abs()))[inputs['decoder_attention_mask'] == 1].abs().max())
+
+
+def text_of(row: list[int], end: int) -> list[int]:
+    """The tokens behind the start symbol and before the end."""
+    made = row[1:]
+    return made[: made.index(end)] if end in made else made
+
+
+def make_inputs(config: Any) -> dict[str, torch.Tensor]:
+    """Two rows of sources and targets, the second with padding."""
+    source, target = (torch.randint(4, config.vocab_size - 1, (2, length)) for length in (SOURCE_LENGTH, TARGET_LENGTH))
+    mask, target_mask = torch.ones_like(source), torch.ones_like(target)
+    mask[1, SOURCE_LENGTH * 2 // 3 :] = 0
+    target_mask[1, TARGET_LENGTH * 2 // 3 :] = 0
+    target[:, 0] = config.decoder_start_token_id
+    source[mask == 0] = config.pad_token_id
+    target[target_mask == 0] = config.pad_token_id
+    inputs = {'input_ids': source, 'attention_mask': mask}
+    return inputs | {'decoder_input_ids': target, 'decoder_attention_mask': target_mask}
+
+
+def outputs_of(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Vectors, logits and weights of the batch."""
+    with torch.no_grad():
+        found = model(**inputs, output_attentions=True, return_dict=True)
+    weights = {f'output/cross/{layer}': own for layer, own in enumerate(found.cross_attentions)}
+    return {'output/encoder': found.encoder_last_hidden_state, 'output/logits': found.logits} | weights
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,198 @@
+"""Makes the small Hugging Face checkpoints that tests/interop compares with.
+
+By hand where transformers is installed: .venv-peers/bin/python scripts/make_fixtures/encoders.py. For each family two
+random models or more: the folder that `save_pretrained` writes for the bare model, and beside it
+`inputs_and_outputs.safetensors`, `heads.safetensors` (the tensors that each class with a head adds, as <class>/<name>)
+and `classes.json` (their config.json files).
+"""
+
+import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers.models.big_bird import modeling_big_bird
+
+FIXTURES = Path(__file__).resolve().parents[2] / 'tests' / 'interop' / 'fixtures'
+TASKS = ('ForSequenceClassification', 'ForTokenClassification', 'ForMultipleChoice', 'ForQuestionAnswering')
+SMALL = {'vocab_size': 61, 'hidden_size': 16, 'num_hidden_layers': 2, 'num_attention_heads': 2}
+SMALL |= {'intermediate_size': 28, 'max_position_embeddings': 24}
+WIDER = {'vocab_size': 53, 'hidden_size': 24, 'num_hidden_layers': 3, 'num_attention_heads': 4}
+WIDER |= {'intermediate_size': 20, 'max_position_embeddings': 19}
+NO_DROPOUT = {'hidden_dropout_prob': 0.0, 'attention_probs_dropout_prob': 0.0}
+DISTIL_NAMES = {'hidden_size': 'dim', 'num_hidden_layers': 'n_layers', 'num_attention_heads': 'n_heads'}
+DISTIL_NAMES |= {'intermediate_size': 'hidden_dim'}
+LABELS = {'id2label': {0: 'no', 1: 'maybe', 2: 'yes'}, 'label2id': {'no': 0, 'maybe': 1, 'yes': 2}}
+PLACES = 6  # of each row whose logits over the vocabulary are kept
+SEP = 3  # marks where BigBird's question ends
+
+
+def distil(fields: dict[str, Any]) -> dict[str, Any]:
+    return {DISTIL_NAMES.get(name, name): value for name, value in fields.items()}
+
+
+# Folder -> stem of the classes, config, length of the rows, classes with heads.
+SHIFTED = {'pad_token_id': 1, 'layer_norm_eps': 1e-5}
+LONG = SMALL | {'max_position_embeddings': 48, 'sep_token_id': SEP}
+MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
+    'bert_1': ('Bert', SMALL, 13, ('ForPreTraining', 'ForMaskedLM', 'ForNextSentencePrediction', *TASKS)),
+    'bert_2': ('Bert', WIDER | {'hidden_act': 'gelu_new'}, 7, ('ForMaskedLM', TASKS[0])),
+    'roberta_1': ('Roberta', SMALL | SHIFTED | {'type_vocab_size': 1}, 13, ('ForMaskedLM', *TASKS)),
+    'roberta_2': ('Roberta', WIDER | SHIFTED | {'hidden_act': 'relu'}, 9, (TASKS[0],)),
+    'albert_1': (
+        'Albert',
+        SMALL | {'num_hidden_layers': 3, 'num_hidden_groups': 2, 'inner_group_num': 2, 'embedding_size': 8}
+        | {'intermediate_size': 12},
+        13,
+        ('ForPreTraining', 'ForMaskedLM', *TASKS),
+    ),
+    'albert_2': ('Albert', WIDER | {'embedding_size': 6, 'hidden_act': 'gelu'}, 7, ('ForMaskedLM', TASKS[0])),
+    'distilbert_1': ('DistilBert', distil(SMALL), 13, ('ForMaskedLM', *TASKS)),
+    'distilbert_2': ('DistilBert', distil(WIDER) | {'activation': 'relu'}, 7, ('ForMaskedLM', TASKS[0])),
+    'electra_1': ('Electra', SMALL | {'embedding_size': 8}, 13, ('ForPreTraining', 'ForMaskedLM', *TASKS)),
+    'electra_2': ('Electra', WIDER | {'embedding_size': 24}, 7, ('ForPreTraining', TASKS[2])),
+    'longformer_1': (
+        'Longformer',
+        SMALL | SHIFTED | {'attention_window': [4, 6], 'max_position_embeddings': 44, 'intermediate_size': 12},
+        31,
+        ('ForMaskedLM', *TASKS),
+    ),
+    'longformer_2': ('Longformer', WIDER | SHIFTED | {'attention_window': 4, 'type_vocab_size': 1}, 15, (TASKS[1],)),
+    'big_bird_1': (
+        'BigBird',
+        LONG | {'block_size': 4, 'num_random_blocks': 1},
+        37,
+        ('ForPreTraining', 'ForMaskedLM', *TASKS),
+    ),
+    'big_bird_2': (
+        'BigBird',
+        WIDER | {'block_size': 2, 'num_random_blocks': 2, 'sep_token_id': SEP, 'num_hidden_layers': 2}
+        | {'max_position_embeddings': 32, 'rescale_embeddings': True},
+        26,
+        (),
+    ),
+    'big_bird_3': ('BigBird', SMALL | {'attention_type': 'original_full', 'sep_token_id': SEP}, 13, (TASKS[0],)),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Writes all folders, or those named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('names', nargs='*', default=list(MODELS))
+    for name in parser.parse_args().names:
+        size = make(FIXTURES / name, *MODELS[name], seed=list(MODELS).index(name))
+        print(f'{name}: {size / 1024:.0f} KiB')
+
+
+def make(folder: Path, stem: str, fields: dict[str, Any], length: int, classes: tuple[str, ...], *, seed: int) -> int:
+    """Writes one folder; returns its size in bytes."""
+    torch.manual_seed(seed)
+    is_half = folder.name.endswith('_2')
+    dropout = {'dropout': 0.0, 'attention_dropout': 0.0} if stem == 'DistilBert' else NO_DROPOUT
+    config = getattr(transformers, f'{stem}Config')(**fields, **dropout, **LABELS)
+    base = randomised(getattr(transformers, f'{stem}Model')(config), is_half)
+    shutil.rmtree(folder, ignore_errors=True)
+    (base.half() if is_half else base).save_pretrained(folder)
+    base.float()
+    has_global = stem == 'Longformer' and isinstance(fields['attention_window'], list)
+    inputs = make_inputs(config, length, has_global=has_global)
+    plan: list[np.ndarray] = []
+    arrays = {f'input/{name}': value for name, value in inputs.items()}
+    arrays['output/hidden'] = run(base, inputs, plan)['last_hidden_state']
+    arrays |= {f'plan/{layer}': torch.from_numpy(own) for layer, own in enumerate(plan)}
+    heads: dict[str, torch.Tensor] = {}
+    configs: dict[str, Any] = {}
+    for ending in classes:
+        configs[ending], tensors, outputs = with_head(stem, ending, config, base, inputs, is_half)
+        heads |= {f'{ending}/{name}': tensor for name, tensor in tensors.items()}
+        arrays |= {f'output/{ending}/{name}': value for name, value in outputs.items()}
+    kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}
+    save_file({name: value.contiguous() for name, value in kept.items()}, folder / 'inputs_and_outputs.safetensors')
+    save_file(heads, folder / 'heads.safetensors')
+    (folder / 'classes.json').write_text(json.dumps(configs) + '\n')
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def randomised(model: Any, is_half: bool) -> Any:
+    """The model with every parameter random, so that none is without effect; rounded to float16 where asked for."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn_like(parameter) * 0.3
+        is_scale = parameter.ndim == 1 and name.endswith('weight')
+        parameter.data = (1.0 + noise) if is_scale else noise
+        if is_half:
+            parameter.data = parameter.data.half().float()
+    return model
+
+
+def make_inputs(config: Any, length: int, *, has_global: bool) -> dict[str, torch.Tensor]:
+    """Two rows, the second with padding; token types and global tokens where the family has them."""
+    tokens = torch.randint(5, config.vocab_size, (2, length))
+    tokens[:, 5] = SEP
+    mask = torch.ones_like(tokens)
+    mask[1, length * 2 // 3 :] = 0
+    tokens[mask == 0] = config.pad_token_id
+    inputs = {'input_ids': tokens, 'attention_mask': mask}
+    if getattr(config, 'type_vocab_size', 1) > 1:
+        inputs['token_type_ids'] = (torch.arange(length) > 5).long().expand_as(tokens) * mask
+    if has_global:
+        inputs['global_attention_mask'] = torch.zeros_like(tokens)
+        inputs['global_attention_mask'][0, [0, 2, 17]] = 1
+        inputs['global_attention_mask'][1, 0] = 1
+    return inputs
+
+
+def run(model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | None = None) -> dict[str, torch.Tensor]:
+    """The outputs. BigBird runs as in training, without dropout: only then does the library use its random blocks."""
+    is_sparse = getattr(model.config, 'attention_type', '') == 'block_sparse'
+    model.train(is_sparse)
+    draw = modeling_big_bird.BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head
+
+    def recorded(*arguments: Any, **options: Any) -> list[np.ndarray]:
+        drawn = draw(*arguments, **options)
+        if plan is not None:
+            plan.append(np.stack(drawn))
+        return drawn
+
+    modeling_big_bird.BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head = recorded
+    try:
+        with torch.no_grad():
+            return dict(model(**inputs, return_dict=True))
+    finally:
+        modeling_big_bird.BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head = draw
+
+
+def with_head(
+    stem: str, ending: str, config: Any, base: Any, inputs: dict[str, torch.Tensor], is_half: bool
+) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The config.json of a class with a head, the tensors it adds to `base`, its outputs; choices are the rows."""
+    count = 2 if ending in ('ForQuestionAnswering', 'ForPreTraining') else 3
+    own = type(config).from_dict(config.to_dict() | (LABELS if count == 3 else {'id2label': None, 'label2id': None}))
+    model = randomised(getattr(transformers, f'{stem}{ending}')(own), is_half)
+    model.base_model.load_state_dict(base.state_dict(), strict=False)
+    model.tie_weights()
+    with tempfile.TemporaryDirectory() as name:
+        (model.half() if is_half else model).save_pretrained(name)
+        model.float()
+        values = json.loads((Path(name) / 'config.json').read_text())
+        with safe_open(Path(name) / 'model.safetensors', 'pt') as file:
+            inside = f'{model.base_model_prefix}.'
+            added = {own: file.get_tensor(own) for own in file.keys() if not own.startswith(inside)}  # noqa: SIM118
+    if ending == 'ForMultipleChoice':
+        inputs = {name: value[None] for name, value in inputs.items()}
+    outputs = {name: value for name, value in run(model, inputs).items() if name.endswith('logits')}
+    vocabulary = config.vocab_size
+    outputs = {name: own[:, :PLACES] if own.shape[-1] == vocabulary else own for name, own in outputs.items()}
+    if ending == 'ForMultipleChoice':
+        outputs = {name: value[0] for name, value in outputs.items()}
+    return values, added, outputs
+
+
+if __name__ == '__main__':
+    main()

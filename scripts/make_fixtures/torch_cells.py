@@ -1,0 +1,44 @@
+"""Writes tests/recurrence/torch_cells.json: what torch's recurrent layers give, for tests/recurrence/test_torch.py.
+
+    make peers
+    .venv-peers/bin/python scripts/make_fixtures/torch_cells.py
+
+Of each cell: weights, inputs, outputs, and the gradients of sum(outputs * cos(0, 1, ...)) by weights and inputs.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+
+PATH = Path(__file__).resolve().parents[2] / 'tests' / 'recurrence' / 'torch_cells.json'
+CELLS = {'tanh': torch.nn.RNN, 'gru': torch.nn.GRU, 'lstm': torch.nn.LSTM}
+ROWS, LENGTH, INPUTS, UNITS = 2, 5, 3, 4
+
+
+def numbers(tensor: torch.Tensor) -> list | float:
+    """The tensor as nested lists of numbers with nine digits, as many as float32 has."""
+    if tensor.ndim:
+        return [numbers(one) for one in tensor]
+    return float(f'{tensor.item():.9g}')
+
+
+def main() -> None:
+    """Writes the file anew."""
+    torch.manual_seed(0)
+    found = {'torch': torch.__version__.split('+')[0]}
+    for name, kind in CELLS.items():
+        layer = kind(INPUTS, UNITS, batch_first=True)
+        for weight in layer.parameters():
+            torch.nn.init.normal_(weight, std=0.6)
+        x = torch.randn(ROWS, LENGTH, INPUTS, requires_grad=True)
+        out = layer(x)[0]
+        (out * torch.cos(torch.arange(out.numel(), dtype=torch.float32)).reshape(out.shape)).sum().backward()
+        weights = {key: {'value': numbers(one), 'gradient': numbers(one.grad)} for key, one in layer.named_parameters()}
+        found[name] = {'x': numbers(x), 'of_x': numbers(x.grad), 'out': numbers(out), 'weights': weights}
+    PATH.write_text(json.dumps(found) + '\n', encoding='utf-8')
+    print(f'{PATH}: {PATH.stat().st_size:,} bytes')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,182 @@
+"""Breaks one line at a time and asks which tests notice: python scripts/stress/kill_mutants.py [--tree CHECKOUT]"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_integers, define_path
+from efficient_attention.processes.child_process import child_command
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = 'efficient_attention'
+COPIED = (
+    PACKAGE,
+    'configs',
+    'scripts',
+    'tests',
+    'docs',
+    'pyproject.toml',
+    'train.py',
+    'eval.py',
+    'README.md',
+    'Makefile',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A text that stands once in `path`, below the package, and what replaces it."""
+
+    path: str
+    text: str
+    broken: str
+
+    @property
+    def own_test(self) -> str:
+        """The test file that mirrors the source file."""
+        path = Path(self.path)
+        return str(Path('tests') / path.parent / f'test_{path.name}')
+
+    @property
+    def package_tests(self) -> str:
+        """The folder of the tests of its package."""
+        return str(Path('tests') / Path(self.path).parts[0])
+
+
+MUTANTS = (
+    Mutant('attention/logits/definition.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
+    Mutant(
+        'attention/weights.py',
+        'return (query_B1L1 == key_B11M) & (key_B11M != 0)',
+        'return query_B1L1 == key_B11M',
+    ),
+    Mutant('attention/weights.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
+    Mutant('attention/merge.py', 'maximum_1BHL[0] + jnp.log(total_BHL)', 'maximum_1BHL[0]'),
+    Mutant('attention/patterns/bands.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
+    Mutant(
+        'attention/patterns/strided.py',
+        'self.block >= self.block - self.width',
+        'self.block > self.block - self.width',
+    ),
+    Mutant('attention/relative.py', 'queries - 1\n    table_cHK', 'queries\n    table_cHK'),
+    Mutant('attention/softmax/tile_pairs.py', '(query == key) & (key != 0)', 'query == key'),
+    Mutant('attention/favor/random_features.py', 'x.shape[-1] ** -0.25', 'x.shape[-1] ** -0.5'),
+    Mutant('attention/favor/random_features.py', '- 0.5 * jnp.square(x)', '- 0.25 * jnp.square(x)'),
+    Mutant('attention/lsh/definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),
+    Mutant('attention/lsh/hashing.py', 'numbers_BHTbL + count,', 'numbers_BHTbL,'),
+    Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
+    Mutant('models/position_bias.py', 'where(differences > 0, buckets, 0)', 'where(differences >= 0, buckets, 0)'),
+    Mutant(
+        'models/memory.py',
+        "jax.lax.stop_gradient(spread(states[:, :, start:], 'BNMD'))",
+        "spread(states[:, :, start:], 'BNMD')",
+    ),
+    Mutant('models/reversible.py', 'd_second = d_second, d_first + d_input', 'd_second = d_second, d_first'),
+    Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
+    Mutant('objectives/objective.py', 'jnp.where(weight > 0.0, weight, 1.0)', 'jnp.maximum(weight, 2.0)'),
+    Mutant('objectives/fine_tuning.py', "(batch['labels'] >= 0)", "(batch['labels'] > 0)"),
+    Mutant('objectives/adaptive_loss.py', 'words + cluster_BL - 1', 'words + cluster_BL - 2'),
+    Mutant('training/step.py', 'state.key), state.step)', 'state.key), 0)'),
+    Mutant('training/step.py', '(state.skipped_in_row + skip) * skip', 'state.skipped_in_row + skip'),
+    Mutant('training/optimizer.py', 'config.layer_decay ** (layers + 1)', 'config.layer_decay**layers'),
+    Mutant('training/schedules.py', 'max(total_steps - config.warmup_steps, 1)', 'max(total_steps, 1)'),
+)
+
+
+def main() -> None:
+    """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
+    options = define_flags()
+    parse_flags(sys.argv, options=options)
+    numbers = options.only or range(1, len(MUTANTS) + 1)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        copy_tree(options.tree, Path(folder))
+        for number in numbers:
+            mutant, start = MUTANTS[number - 1], time.monotonic()
+            found[number], test = noticed_by(mutant, Path(folder), is_own_alone=options.alone)
+            print(f'{number:2} {mutant.path}: {found[number]} ({time.monotonic() - start:.0f} s) {test}', flush=True)
+    print(json.dumps(summary(found)))
+    sys.exit(int('nobody' in found.values()))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_path('tree', 'The checkout whose lines and tests are taken.', ROOT, options)
+    define_integers('only', None, 'Numbers of mutants, from 1; all by default', options)
+    flags.DEFINE_bool('alone', False, 'Run the test of the file alone.', flag_values=options)
+    return options
+
+
+def summary(found: dict[int, str]) -> dict[str, int]:
+    """How many mutants were noticed by whom."""
+    kinds = ('file', 'package', 'nobody', 'absent')
+    return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in kinds}
+
+
+def copy_tree(tree: Path, folder: Path) -> None:
+    """Copies what the tests read, so that the checkout itself is never broken."""
+    for name in COPIED:
+        copy = shutil.copytree if (tree / name).is_dir() else shutil.copyfile
+        copy(tree / name, folder / name)
+
+
+def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
+    """Who notices, and the first test that fails: 'file' the test of the file, 'package' another one of its package.
+
+    'nobody' where none does, 'absent' where the tree does not have the line.
+
+    Raises:
+        RuntimeError: the test of the file fails without the mutant too.
+    """
+    path = folder / PACKAGE / mutant.path
+    whole = path.read_text(encoding='utf-8') if path.exists() else ''
+    if whole.count(mutant.text) != 1:
+        return 'absent', ''
+    if failed := first_failure(folder, mutant.own_test):
+        raise RuntimeError(f'{failed} fails without any mutant')
+    path.write_text(whole.replace(mutant.text, mutant.broken), encoding='utf-8')
+    try:
+        for who, tests in (('file', mutant.own_test), ('package', mutant.package_tests)):
+            if who == 'file' or not is_own_alone:
+                if failed := first_failure(folder, tests):
+                    return who, failed
+        return 'nobody', ''
+    finally:
+        path.write_text(whole, encoding='utf-8')
+
+
+def first_failure(folder: Path, tests: str) -> str:
+    """The first test that fails, with which they stop; '' where all pass.
+
+    Raises:
+        RuntimeError: they could not be run.
+    """
+    command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', tests]
+    environment = os.environ | {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
+    done = subprocess.run(
+        child_command(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f'pytest {tests} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}')
+    failed = re.search(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)
+    return (failed[1] if failed else tests) if done.returncode else ''
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,232 @@
+"""Stops small runs of several processes at random moments of every phase and says how all of them end.
+
+    python scripts/stress/measure_joint_stops.py --folder cache/joint_stops [--stops 50] [--seed 0] [--phases save]
+
+A run that nobody stops comes first. Then new runs of the same command begin. One process of each, or all, get SIGTERM
+or SIGINT at a random moment of a phase. A stop is clean if all processes end in time, with the exit codes of
+docs/reliability.md, and the step that is said to be saved is saved. The moments, signals and processes follow from the
+seed. The last line is one JSON object; the exit code is 1 where a stop was not clean.
+"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import collections
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_path
+from efficient_attention.errors import ExitCode, InputError, RunError, require_at_least
+from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.hosts import free_port
+from efficient_attention.processes.relay import LOOPBACK
+from efficient_attention.processes.stopping import line_of
+from scripts.stress.phase_moments import NAMED, Moment, moments, noting, phase_at, read_events, spans_of, wait_for
+from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
+
+ROOT = Path(__file__).resolve().parents[2]
+HANGING_SECONDS = 90.0  # after the signal, in which all processes have to end
+LAST_STEP = 30
+PHASES = NAMED[1:9]  # without imports: until then the processes share nothing
+JOIN_SECONDS = 20.0
+OF_ANOTHER = re.compile(  # lines about another process that got a signal before there was something to save
+    r'error: (process \d+ \(host .*\) (failed: stopped by |has died; )|process 0 (at|did not answer at) |\d+ of \d+ )'
+)
+CONFIG = 'configs/lm/transformer_xl.py'
+FIELDS = {
+    'data.length': 16,
+    'data.test': 0.0,
+    'data.held_out': 0.02,
+    'model.width': 16,
+    'model.heads': 2,
+    'model.layers': 1,
+    'model.memory_length': 16,
+    'eval.context': 16,
+    'eval.memory_length': 16,
+    'train.steps': LAST_STEP,
+    'optimizer.warmup_steps': 3,
+    'train.batch_size': 4,
+    'train.log_every_steps': 1,
+    'eval.every_steps': 10,
+    'eval.batch_size': 4,
+    'checkpoint.every_steps': 5,
+}
+
+
+class Stop(NamedTuple):
+    """How the processes of a run ended after some of them got a signal."""
+
+    name: str  # of the signal
+    victims: list[int]  # processes that got it
+    phase: str  # the phase of the first of them when the signal came
+    seconds: float  # from the signal to the end of the last process
+    codes: list[int | None]  # None: it was killed, as it did not end
+    faults: list[str]
+
+
+def main() -> None:
+    """Reads the flags, measures and prints a line for each stop and the summary."""
+    options = flags.FlagValues()
+    define_path('folder', 'Folder of the runs; what is in it is deleted.', Path('cache/joint_stops'), options)
+    flags.DEFINE_integer('stops', 50, 'Runs to stop.', flag_values=options)
+    flags.DEFINE_integer('processes', 2, 'Processes of each run.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Of the moments, signals and processes.', flag_values=options)
+    flags.DEFINE_list('phases', list(PHASES), 'In which the signals come.', flag_values=options)
+    parse_flags(sys.argv, options=options)
+    require_at_least(1, '--stops', options.stops)
+    require_at_least(2, '--processes', options.processes)
+    if unknown := set(options.phases) - set(NAMED):
+        raise InputError(f'--phases: there is no {min(unknown)!r}; known: {", ".join(NAMED)}')
+    folder = options.folder.absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a text that nobody changes meanwhile
+    stops = all_stops(folder, options)
+    result = summary(stops)
+    print(json.dumps(result))
+    if result['not_clean']:
+        raise RunError(f'{len(result["not_clean"])} of {len(stops)} stop(s) were not clean')
+
+
+def all_stops(folder: Path, options: Any) -> list[Stop]:
+    """Stops as many runs as asked and prints a line for each; a run that ended before its moment does not count."""
+    rng, count = random.Random(options.seed), options.processes
+    start = time.monotonic()
+    unbroken = launch(folder, 'unbroken', count)
+    for process in unbroken:
+        process.wait()
+    if any(process.returncode for process in unbroken):
+        raise RunError(f'a run that nobody stops ended badly: {said(folder, 0)[-1:]}')
+    drawn = moments(rng, spans_of(read_events(folder / 'phases-0'), start, time.monotonic()), options.phases)
+    stops: list[Stop] = []
+    while len(stops) < options.stops:
+        victims = rng.choice([[rng.randrange(count)], list(range(count))])
+        stop = stop_once(folder, rng.choice((signal.SIGINT, signal.SIGTERM)), victims, next(drawn), count)
+        if stop is not None:
+            stops.append(stop)
+            print(line_of_stop(stop), flush=True)
+    return stops
+
+
+def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
+    """Begins the processes of a new run in `folder`/`name`; each notes its phases and errors in files of its own."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    fields = FIELDS | {'data.source': f'text:{folder}/docs/*.md#paragraphs', 'data.cache': folder / name / 'cache'}
+    words = [f'--config.{field}={value}' for field, value in fields.items()]
+    place = ['--distributed', f'--coordinator={LOOPBACK}:{free_port(LOOPBACK)}', f'--process_count={count}']
+    place.append(f'--join_timeout={JOIN_SECONDS}')
+    words = ['train.py', f'--config={CONFIG}', f'--workdir={folder / name / "run"}', *words, *place]
+    begun = []
+    for number in range(count):
+        command = child_command([sys.executable, *words, f'--process_id={number}'])
+        settings = {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': '', 'XLA_FLAGS': ''}
+        settings |= {'JAX_COMPILATION_CACHE_DIR': str(folder / 'programs')}
+        settings |= {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
+        with (folder / f'stderr-{number}').open('wb') as errors, (folder / f'stdout-{number}').open('wb') as output:
+            environment = noting(folder / f'phases-{number}') | settings
+            begun.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=errors))
+    return begun
+
+
+def stop_once(folder: Path, number: signal.Signals, victims: list[int], moment: Moment, count: int) -> Stop | None:
+    """Begins a run in `folder`/stopped and stops it at the moment; None where it had ended before."""
+    start = time.monotonic()
+    processes = launch(folder, 'stopped', count)
+    first = processes[victims[0]]
+    if not wait_for(moment, folder / f'phases-{victims[0]}', start, lambda: first.poll() is None):
+        end_all(processes, 0.0)
+        return None
+    sent = time.monotonic()
+    for victim in victims:
+        processes[victim].send_signal(number)
+    codes = end_all(processes, HANGING_SECONDS)
+    seconds = time.monotonic() - sent
+    phase = phase_at(read_events(folder / f'phases-{victims[0]}'), sent)
+    found = faults(folder, number, victims, phase, codes)
+    return Stop(number.name, victims, phase, seconds, codes, found)
+
+
+def end_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
+    """Their exit codes; those that do not end within so many seconds are killed, and have None."""
+    latest = time.monotonic() + seconds
+    codes: list[int | None] = []
+    for process in processes:
+        try:
+            codes.append(process.wait(max(0.0, latest - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            codes.append(None)
+    for process in processes:
+        process.kill()
+        process.wait()
+    return codes
+
+
+def said(folder: Path, number: int) -> list[str]:
+    """The lines of a process's standard error."""
+    return (folder / f'stderr-{number}').read_text(encoding='utf-8', errors='replace').splitlines()
+
+
+def faults(
+    folder: Path, number: signal.Signals, victims: Sequence[int], phase: str, codes: Sequence[int | None]
+) -> list[str]:
+    """What is not as documented, in a few words each; [] for a clean stop."""
+    found = [f'process {place} did not end' for place, code in enumerate(codes) if code is None]
+    nothing = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
+    alone = [(nothing, ExitCode.WATCHDOG) if place in victims else (ExitCode.WATCHDOG,) for place in range(len(codes))]
+    ends_alone = nothing in codes and all(code in allowed for code, allowed in zip(codes, alone, strict=True))
+    if set(codes) == {ExitCode.STOPPED}:
+        found += faults_of_the_save(folder)
+    elif set(codes) == {ExitCode.DONE}:
+        if newest_saved(folder / 'stopped' / 'run') != LAST_STEP:
+            found.append(f'exit code 0, and step {LAST_STEP} is not saved')
+    elif not (ends_alone and phase in BEFORE_THE_FIRST_STEP):
+        found.append(f'exit codes {list(codes)}')
+    for place in range(len(codes)):
+        lines = [line for line in said(folder, place) if not (PROGRESS.match(line) or SAVED.fullmatch(line))]
+        odd = [line for line in lines if line != line_of(number) and not OF_ANOTHER.match(line)]
+        found += [f'process {place} said: {line[:200]}' for line in odd[:3]]
+        if (folder / f'stdout-{place}').stat().st_size:
+            found.append(f'process {place} printed something')
+    return found
+
+
+def faults_of_the_save(folder: Path) -> list[str]:
+    """Whether the step that process 0 names last is the newest that is saved."""
+    last = (said(folder, 0) or [''])[-1]
+    match, saved = SAVED.fullmatch(last), newest_saved(folder / 'stopped' / 'run')
+    return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']
+
+
+def line_of_stop(stop: Stop) -> str:
+    """What is printed of a stop."""
+    verdict = '; '.join(stop.faults) or 'clean'
+    return f'{stop.name:>7} to {stop.victims} in {stop.phase:<11} codes {stop.codes}, {stop.seconds:5.2f} s: {verdict}'
+
+
+def summary(stops: Sequence[Stop]) -> dict[str, Any]:
+    """The figures of all stops by the phase in which they came."""
+    phases = {}
+    for phase in dict.fromkeys(stop.phase for stop in stops):
+        of_phase = [stop for stop in stops if stop.phase == phase]
+        codes = collections.Counter(str(sorted(map(str, stop.codes))) for stop in of_phase)
+        longest = round(max(stop.seconds for stop in of_phase), 2)
+        phases[phase] = {'stops': len(of_phase), 'codes': dict(codes), 'seconds_longest': longest}
+    return {'stops': len(stops), 'phases': phases, 'not_clean': [stop._asdict() for stop in stops if stop.faults]}
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,207 @@
+"""Stops small training runs at random moments of every phase and says how they end.
+
+    python scripts/stress/measure_stops.py --folder cache/stops [--stops 50] [--seed 0]
+
+An unbroken run comes first. Then the same command is started again and again, and gets SIGTERM or SIGINT at a random
+moment of each of its phases in turn; after three to seven stops it goes to its end, is compared with the unbroken one,
+and begins anew, from the preparation of the corpus on. `scripts/stress/stop_judge.py` judges each stop. The moments and
+signals follow from the seed. The last line is one JSON object; the exit code is 1 where a stop was not clean, a run
+not equal, or a phase never hit.
+"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import collections
+import json
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_path
+from efficient_attention.errors import RunError, require_at_least
+from efficient_attention.processes.child_process import child_command
+from scripts.stress.phase_moments import NAMED, Moment, Plan, Span, moments, noting, read_events, spans_of, wait_for
+from scripts.stress.soak_compare import differences
+from scripts.stress.stop_judge import Ending, faults, newest_saved
+
+ROOT = Path(__file__).resolve().parents[2]
+STOPS_EACH = (3, 7)  # of one run, at least and at most
+ENOUGH = 20  # stops, to hit each phase
+HANGING_SECONDS = 900.0  # after which a process is killed
+FIELDS = {
+    'data.vocab_size': 300,
+    'data.length': 64,
+    'data.max_masked': 10,
+    'model.width': 32,
+    'model.heads': 2,
+    'model.layers': 1,
+    'train.steps': 60,
+    'optimizer.warmup_steps': 10,
+    'train.batch_size': 8,
+    'train.log_every_steps': 10,
+    'eval.every_steps': 20,
+    'eval.batch_size': 8,
+    'checkpoint.every_steps': 10,
+    'checkpoint.keep': 1,  # a stop saves steps that the unbroken run does not
+}
+
+
+class Stop(NamedTuple):
+    """How a process ended that got a signal."""
+
+    name: str  # of the signal
+    phase: str  # in which it came
+    seconds: float  # from the signal to the end
+    beyond: float  # of these, after the step, the batch of an evaluation or the save under way
+    code: int
+    faults: list[str]
+    said: str  # the last line
+
+
+def main() -> None:
+    """Reads the flags, measures and prints a line for each stop and the summary."""
+    options = flags.FlagValues()
+    define_path('folder', 'Folder of the runs; what is in it is deleted.', Path('cache/stops'), options)
+    flags.DEFINE_integer('stops', 50, 'Signals to send.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Of the moments and signals.', flag_values=options)
+    parse_flags(sys.argv, options=options)
+    require_at_least(1, '--stops', options.stops)
+    folder = options.folder.absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a text that nobody changes meanwhile
+    unbroken = unbroken_run(folder)
+    seconds = options.stops * (0.8 + 1 / statistics.mean(STOPS_EACH)) * (unbroken[-1].end - unbroken[0].start)
+    print(f'{options.stops} stops take about {seconds / 60:.1f} minutes', flush=True)
+    stops, found = stopped_runs(folder, options.stops, options.seed, unbroken)
+    result = summary(stops, found, unbroken)
+    print(json.dumps(result))
+    if result['not_clean'] or result['differences']:
+        raise RunError(
+            f'{len(result["not_clean"])} stop(s) were not clean, {len(result["differences"])} difference(s) were found'
+        )
+    if result['not_hit'] and len(stops) >= ENOUGH:
+        raise RunError(f'no stop hit: {", ".join(result["not_hit"])}')
+
+
+def command(folder: Path) -> list[str]:
+    """Trains in a folder, with a corpus that is prepared there."""
+    fields = FIELDS | {'data.source': f'text:{folder.parent}/docs/*.md#paragraphs', 'data.cache': folder / 'cache'}
+    words = [f'--config.{name}={value}' for name, value in fields.items()]
+    return child_command(
+        [sys.executable, 'train.py', '--config=configs/quickstart.py', f'--workdir={folder / "run"}', *words]
+    )
+
+
+def environment(noted: Path) -> dict[str, str]:
+    """Of the runs: the CPU, which is there everywhere, and phases noted in a file."""
+    return noting(noted) | {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
+
+
+def unbroken_run(folder: Path) -> list[Span]:
+    """The phases of a run that nobody stops, in `folder`/unbroken."""
+    start = time.monotonic()
+    finish(folder, 'unbroken')
+    return spans_of(read_events(folder / 'phases'), start, time.monotonic())
+
+
+def finish(folder: Path, name: str) -> None:
+    """Lets the run in a folder go to its end; raises RunError where it does not come there."""
+    words, noted = command(folder / name), environment(folder / 'phases')
+    done = subprocess.run(words, cwd=ROOT, env=noted, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f'the {name} run ended with {done.returncode}: {"; ".join(done.stderr.splitlines()[-3:])}')
+
+
+def stopped_runs(folder: Path, count: int, seed: int, unbroken: Sequence[Span]) -> tuple[list[Stop], list[list[str]]]:
+    """The stops, and of each run that was finished what differs from the one in `folder`/unbroken."""
+    rng, numbers = random.Random(seed), random.Random(f'signals {seed}')
+    plan = Plan(moments(rng, unbroken), unbroken)
+    stops: list[Stop] = []
+    found: list[list[str]] = []
+    while len(stops) < count:
+        planned = plan.take(min(rng.randint(*STOPS_EACH), count - len(stops)))
+        for place, moment in enumerate(planned):
+            stop = stop_once(folder, numbers.choice((signal.SIGINT, signal.SIGTERM)), moment)
+            if stop is not None:
+                stops.append(stop)
+                print(line_of_stop(stop), flush=True)
+            if stop is None or stop.code == 0:
+                plan.give_back(planned[place + 1 :])
+                break
+        finish(folder, 'stopped')
+        found.append(differences(folder / 'stopped' / 'run', folder / 'unbroken' / 'run', was_stopped=True))
+        shutil.rmtree(folder / 'stopped')
+    return stops, found
+
+
+def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | None:
+    """Goes on with the run in `folder`/stopped and stops it at the moment; None where it had ended before."""
+    run, said = folder / 'stopped' / 'run', folder / 'stderr'
+    before = newest_saved(run)
+    with said.open('wb') as stream:
+        words, noted, start = command(folder / 'stopped'), environment(folder / 'phases'), time.monotonic()
+        process = subprocess.Popen(words, cwd=ROOT, env=noted, stdout=subprocess.DEVNULL, stderr=stream)
+        if not wait_for(moment, folder / 'phases', start, lambda: process.poll() is None):
+            return None
+        sent = time.monotonic()
+        process.send_signal(number)
+        try:
+            process.wait(HANGING_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    end, lines = time.monotonic(), said.read_text(encoding='utf-8', errors='replace').splitlines()
+    events, after = read_events(folder / 'phases'), newest_saved(run)
+    ending = Ending(number, start, sent, end, process.returncode, lines, events, before, after)
+    found = faults(ending, run, FIELDS['train.steps'])
+    last = lines[-1] if lines else ''
+    return Stop(number.name, ending.phase, end - sent, ending.beyond, ending.code, found, last)
+
+
+def line_of_stop(stop: Stop) -> str:
+    """What is printed of a stop."""
+    verdict = '; '.join(stop.faults) or 'clean'
+    return f'{stop.name:>7} in {stop.phase:<11} code {stop.code:>4}, {stop.seconds:5.2f} s: {verdict}; {stop.said[:60]}'
+
+
+def summary(stops: Sequence[Stop], found: Sequence[Sequence[str]], unbroken: Sequence[Span]) -> dict[str, Any]:
+    """The figures of all stops by the phase in which they came, and of the runs whose differences were found."""
+    hit = {phase: [stop for stop in stops if stop.phase == phase] for phase in (span.phase for span in unbroken)}
+    return {
+        'stops': len(stops),
+        'phases': {phase: figures(of_phase) for phase, of_phase in hit.items() if of_phase},
+        'not_hit': [phase for phase, of_phase in hit.items() if phase in NAMED and not of_phase],
+        'all': figures(stops),
+        'not_clean': [stop._asdict() for stop in stops if stop.faults],
+        'runs_finished': len(found),
+        'runs_equal_to_the_unbroken': sum(not lines for lines in found),
+        'differences': [line for lines in found for line in lines],
+    }
+
+
+def figures(stops: Sequence[Stop]) -> dict[str, Any]:
+    """How many stops ended with which code, and their seconds."""
+    return {
+        'stops': len(stops),
+        'codes': dict(sorted(collections.Counter(stop.code for stop in stops).items())),
+        'seconds_median': round(statistics.median(stop.seconds for stop in stops), 2),
+        'seconds_longest': round(max(stop.seconds for stop in stops), 2),
+        'beyond_longest': round(max(stop.beyond for stop in stops), 2),
+    }
+
+
+if __name__ == '__main__':
+    run_command(main)

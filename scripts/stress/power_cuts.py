@@ -1,0 +1,203 @@
+"""Simulated power cuts: does the newest checkpoint that was reported saved come back?
+
+    python scripts/stress/power_cuts.py                       # five cuts at each of six ages; needs root and Linux
+    python scripts/stress/power_cuts.py --control --trials 1  # the same where nothing is flushed: what cuts destroy
+
+Each trial has an ext4 file system of its own, in a file that is mounted through a loop device. The project's writer
+saves three checkpoints there and keeps one. So many seconds (--ages) after the last was reported saved the file is
+copied as it is. What Linux holds in memory and has not written to the file system's device is not in the copy. That is
+then mounted, whereby ext4 replays its journal as after a power cut, and read: the step that was reported, bit by bit,
+and the lines of metrics.jsonl up to it. What a disk itself loses of what it has confirmed is not simulated.
+"""
+
+from efficient_attention.processes.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import contextlib
+import dataclasses
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.errors import InputError, RunError
+
+STEPS = (10, 20, 30)
+AGES = ('0.1', '3', '8', '15', '25', '40')  # seconds; ext4 writes its journal every 5, Linux old content after 30
+IMAGE_BYTES = 96 * 2**20
+STATE_FLOATS = 2**20
+POLL_SECONDS = 0.01
+
+
+@dataclasses.dataclass
+class Trial:
+    """A file system, and when the newest of its checkpoints was reported saved."""
+
+    folder: Path
+    age: float  # seconds after the report at which the power is cut
+    seed: int
+    reported: float = 0.0  # by `time.monotonic`
+    cut_at: float = 0.0
+
+    @property
+    def image(self) -> Path:
+        """The file system's file."""
+        return self.folder / 'image'
+
+    @property
+    def copy(self) -> Path:
+        """The file as it was when the power was cut."""
+        return self.folder / 'after'
+
+
+def main() -> None:
+    """Reads the flags, makes the trials in rounds of one for each age, and prints what came back."""
+    options = flags.FlagValues()
+    flags.DEFINE_list('ages', list(AGES), 'Seconds from the report to the cut.', flag_values=options)
+    flags.DEFINE_integer('trials', 5, 'Cuts at each age.', lower_bound=1, flag_values=options)
+    flags.DEFINE_bool('control', False, 'Flush nothing, to see what is lost then.', flag_values=options)
+    parse_flags(sys.argv, options=options)
+    ages = read_ages(options.ages)
+    check_system()
+    if options.control:
+        os.fsync = lambda descriptor: None  # noqa: ARG005
+    found = [trial for number in range(options.trials) for trial in run_round(ages, number)]
+    for age in ages:
+        ends = [fault for trial, fault in found if trial.age == age]
+        print(f'{age:g} s after the report: {ends.count("")} of {len(ends)} come back')
+    lost = sum(1 for _, fault in found if fault)
+    print(f'{len(found) - lost} of {len(found)} come back')
+    if lost and not options.control:
+        raise RunError(f'{lost} of {len(found)} checkpoints that were reported saved did not come back')
+
+
+def read_ages(words: Sequence[str]) -> list[float]:
+    """The ages of --ages; raises InputError where one is no number of seconds."""
+    try:
+        ages = [float(word) for word in words]
+    except ValueError:
+        ages = []
+    if not ages or min(ages) < 0:
+        raise InputError(f'--ages is {",".join(words)!r}; it must be seconds with commas')
+    return ages
+
+
+def check_system() -> None:
+    """Raises InputError where no loop device can be mounted."""
+    if sys.platform != 'linux' or os.geteuid() != 0:
+        raise InputError('simulated power cuts mount file systems: they need Linux and root')
+    missing = [name for name in ('mkfs.ext4', 'mount', 'umount') if not shutil.which(name)]
+    if missing:
+        raise InputError(f'simulated power cuts need the programs of ext4 and mount; missing: {", ".join(missing)}')
+
+
+def run_round(ages: Sequence[float], number: int) -> list[tuple[Trial, str]]:
+    """A trial for each age, side by side, and what is wrong after its cut ('' = nothing)."""
+    with tempfile.TemporaryDirectory(prefix='power-cuts-') as name, contextlib.ExitStack() as mounts:
+        trials = [Trial(Path(name) / f'{age:g}', age, 1000 * number + place) for place, age in enumerate(ages)]
+        for trial in sorted(trials, key=lambda trial: -trial.age):  # the last one saved is the first one cut
+            save_and_report(trial, mounts)
+        for trial in sorted(trials, key=lambda trial: trial.reported + trial.age):
+            cut(trial)
+        found = [(trial, what_is_wrong(trial)) for trial in trials]
+        for trial, fault in found:
+            age = trial.cut_at - trial.reported
+            print(f'round {number + 1}: cut {age:.1f} s after the report: {fault or "all is there"}', flush=True)
+        return found
+
+
+def save_and_report(trial: Trial, mounts: contextlib.ExitStack) -> None:
+    """Makes and mounts the file system and saves checkpoints on it; each is waited for, as its report is."""
+    from efficient_attention.config.checkpoint import CheckpointConfig
+    from efficient_attention.workdir.checkpoint_writer import Checkpoints
+    from efficient_attention.workdir.metrics import MetricsLog
+
+    trial.folder.mkdir()
+    with trial.image.open('wb') as file:
+        file.truncate(IMAGE_BYTES)
+    run('mkfs.ext4', '-q', str(trial.image))
+    workdir = mounts.enter_context(mounted(trial.image, trial.folder / 'before')) / 'run'
+    with Checkpoints(workdir, CheckpointConfig(keep=1)) as checkpoints, MetricsLog(workdir) as log:
+        for step in STEPS:
+            log.write(step, 'train', {'loss': 1 / step})
+            checkpoints.save(step, state_of(trial, step), record={'fingerprint': {}})
+            checkpoints.wait()
+            trial.reported = time.monotonic()
+
+
+def cut(trial: Trial) -> None:
+    """Copies the file system's file at the trial's age, again where it changed meanwhile."""
+    while time.monotonic() < trial.reported + trial.age:
+        time.sleep(POLL_SECONDS)
+    is_torn = True
+    while is_torn:
+        trial.cut_at = time.monotonic()
+        shutil.copyfile(trial.image, trial.copy)
+        is_torn = not filecmp.cmp(trial.image, trial.copy, shallow=False)
+
+
+def what_is_wrong(trial: Trial) -> str:
+    """What is missing on the file system after the cut; '' where nothing is."""
+    import jax
+    import numpy as np
+
+    from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+    from efficient_attention.workdir.metrics import read_metrics
+
+    with mounted(trial.copy, trial.folder / 'mounted') as folder:
+        try:
+            expected = state_of(trial, STEPS[-1])
+            layout = jax.tree.map(
+                lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=one.sharding), expected
+            )
+            restored = CheckpointReader(folder / 'run').restore(layout)
+            lines = [line['step'] for line in read_metrics(folder / 'run')]
+        except InputError as error:
+            return str(error)
+        if restored.step != STEPS[-1]:
+            return f'step {restored.step} is the newest; {STEPS[-1]} was reported saved'
+        if not jax.tree.all(jax.tree.map(np.array_equal, restored.state, expected)):
+            return f'step {restored.step} comes back with other numbers'
+        return '' if lines == list(STEPS) else f'metrics.jsonl has the steps {lines}'
+
+
+def state_of(trial: Trial, step: int) -> dict[str, Any]:
+    """What a trial saves at a step."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    draw = np.random.default_rng((trial.seed, step))
+    return {'params': {'kernel': jnp.asarray(draw.standard_normal(STATE_FLOATS, np.float32))}, 'step': jnp.int32(step)}
+
+
+@contextlib.contextmanager
+def mounted(image: Path, folder: Path) -> Iterator[Path]:
+    """The folder in which the file system of a file is mounted meanwhile."""
+    folder.mkdir()
+    run('mount', '-o', 'loop', str(image), str(folder))
+    try:
+        yield folder
+    finally:
+        run('umount', str(folder))
+
+
+def run(*command: str) -> None:
+    """Runs a program; raises RunError with what it says where it fails."""
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise RunError(f'{" ".join(command)}: {" ".join(found.stderr.split())}')
+
+
+if __name__ == '__main__':
+    run_command(main)

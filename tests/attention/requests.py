@@ -1,0 +1,14 @@
+"""Requests as `attend` makes them of its keyword arguments."""
+
+from typing import Any
+
+from jax import Array
+
+from efficient_attention.attention import attend
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.request import Options, Request
+
+
+def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, **keywords: Any) -> Request:
+    """The checked request of `attend` with these arguments."""
+    return attend.make_request(query, key, value, mechanism, Options(**keywords))

@@ -1,0 +1,208 @@
+"""The sizes and forms for each kind of device: every one has an effect, can be changed, and is part of every cache."""
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.devices import (
+    CPU,
+    FORMS,
+    TPU,
+    DeviceForms,
+    compiled_for,
+    cores,
+    device_forms,
+    has_bfloat16_instructions,
+    using_forms,
+)
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.softmax import dense_loop
+from efficient_attention.attention.softmax.cudnn import check_served
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.errors import InputError
+from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.int8 import integer_sums
+from tests.attention.requests import make_request
+
+X, RNG = jax.ShapeDtypeStruct((1, 2048, 2, 16), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
+
+
+def test_they_follow_the_devices_that_are_compiled_for():
+    assert device_forms() is CPU
+    for platform, kind in (('cuda', 'gpu'), ('rocm', 'gpu'), ('tpu', 'tpu'), ('cpu', 'cpu')):
+        with compiled_for(platform):
+            assert device_forms() is FORMS[kind]
+
+
+def test_an_accelerator_of_an_unknown_kind_is_taken_for_a_tpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'metal')
+    assert device_forms() is TPU
+
+
+def test_changes_hold_inside_and_add_up():
+    with using_forms(tile_step_bytes=7):
+        with compiled_for('tpu'), using_forms(cores=3):
+            assert device_forms() == dataclasses.replace(TPU, tile_step_bytes=7, cores=3)
+            with using_forms(tile_step_bytes=8):
+                assert device_forms().tile_step_bytes == 8
+        assert device_forms() == dataclasses.replace(CPU, tile_step_bytes=7)
+    assert device_forms() is CPU
+    assert using_forms(cores=5)(cores)() == 5
+
+
+@pytest.mark.parametrize(
+    'line, found', [('avx2 avx_vnni', False), ('avx512_bf16', True), ('amx_tile amx_bf16', True), ('', False)]
+)
+def test_what_the_processor_says_of_itself_is_read(tmp_path: Path, line: str, found: bool):
+    path = tmp_path / 'cpuinfo'
+    assert not has_bfloat16_instructions(path)
+    path.write_text(f'processor\t: 0\nmodel name\t: avx512_bf16x\nflags\t\t: fpu {line}\n\n')
+    assert has_bfloat16_instructions(path) == found
+
+
+def test_cores_are_those_of_this_process_unless_said_otherwise():
+    assert cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    'changes, line',
+    [
+        ({'chunk_bytes': 1}, '^there is no device form chunk_bytes; see DeviceForms$'),
+        ({'cores': -1}, 'device form cores is -1; it must be a whole number of at least 0'),
+        ({'feature_key_block': 2.0}, 'device form feature_key_block is 2.0; it must be a whole number of at least 0'),
+        ({'has_cudnn': 1}, 'device form has_cudnn is 1; it must be True or False'),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict, line: str):
+    with pytest.raises(InputError, match=line), using_forms(**changes):
+        pass
+    assert device_forms() is CPU
+
+
+def test_programs_of_changed_forms_are_traced_anew():
+    seen: list[DeviceForms] = []
+    run = jax.jit(lambda x: (seen.append(device_forms()), x)[1])
+    for size in (1, 2, 1):
+        with using_forms(tile_step_bytes=size):
+            run.trace(jnp.ones(()))
+    run.trace(jnp.ones(()))
+    assert seen == [*(dataclasses.replace(CPU, tile_step_bytes=size) for size in (1, 2)), CPU]
+
+
+def attended(text: str) -> str:
+    """The program of an attention call of 2,048 positions."""
+    return attention(text).lower(X, RNG).as_text()
+
+
+def attention(text: str) -> Any:
+    """An attention call, jitted."""
+    mechanism = parse_mechanism(text)
+    return jax.jit(lambda q, rng: attend(q, q, q, mechanism, rng=rng))
+
+
+@compiled_for('cpu', 1)
+@using_forms(cores=1)
+def dense_softmax() -> str:
+    """The program of many rows, for one CPU core."""
+    x = jax.ShapeDtypeStruct((32, 64, 12, 8), jnp.float32)
+    return jax.jit(lambda q: attend(q, q, q, Softmax(), backend='dense')).lower(x).as_text()
+
+
+def one_row_of_dense_softmax() -> str:
+    """The program of a loop over one row, which has scores of 3 MiB."""
+    x = jax.ShapeDtypeStruct((1, 256, 12, 8), jnp.float32)
+    return jax.jit(lambda q: dense_loop.attend_by_rows(make_request(q, q, q, Softmax()))).lower(x).as_text()
+
+
+def einsum() -> str:
+    """The program of logits, heads of which stand between positions and widths."""
+    x = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.float32)
+    return jax.jit(lambda x: float32_einsum('BLHK,BMHK->BHLM', x, x)).lower(x).as_text()
+
+
+def dense_layer() -> str:
+    """The program of a bfloat16 layer."""
+    graph, state = nnx.split(nnx.eval_shape(lambda: Dense(4, 6, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))))
+    x = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
+    return jax.jit(lambda state, x: nnx.merge(graph, state)(x)).lower(state, x).as_text()
+
+
+def product_of_codes() -> str:
+    """The program of int8 times int8."""
+    codes = jax.ShapeDtypeStruct((4, 4), jnp.int8)
+    return jax.jit(lambda codes: integer_sums(codes, codes)).lower(codes).as_text()
+
+
+def cudnn() -> str:
+    """What the backend says to a call that it can serve."""
+    x = jnp.ones((1, 8, 2, 8), jnp.bfloat16)
+    try:
+        check_served(make_request(x, x, x, Softmax()))
+    except NotImplementedError as error:
+        return str(error)
+    return 'served'
+
+
+# Two values of a form, and a program that depends on it.
+CASES = {
+    'tile_step_bytes': (2**13, 2**20, functools.partial(attended, 'causal & window(100)')),
+    'shared_tile_step_bytes': (2**13, 2**22, functools.partial(attended, 'full')),
+    'takes_turns_by_head': (False, True, using_forms(tile_step_bytes=2**13)(functools.partial(attended, 'causal'))),
+    'dense_step_bytes': (0, 2**20, dense_softmax),
+    'cores': (1, 8, one_row_of_dense_softmax),
+    'has_cudnn': (False, True, cudnn),
+    'lsh_step_bytes': (2**13, 2**20, functools.partial(attended, 'lsh(64, 2)')),
+    'feature_key_block': (256, 512, functools.partial(attended, 'favor(16)')),
+    'feature_prefix_sums': (False, True, functools.partial(attended, 'linear(causal=True)')),
+    'matrix_einsums': (False, True, einsum),
+    'dense_sums_in_float32': (False, True, dense_layer),
+    'codes_as_bfloat16': (False, True, product_of_codes),
+}
+
+
+def test_every_form_is_tried():
+    assert {field.name for field in dataclasses.fields(DeviceForms)} == CASES.keys()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_a_form_decides_the_program(name: str):
+    one, other, program = CASES[name]
+    programs = []
+    for value in (one, other, one):
+        with using_forms(**{name: value}):
+            programs.append(program())
+    assert programs[0] == programs[2] != programs[1]
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
+@pytest.mark.parametrize(
+    'text, loops, loops_there',
+    [
+        ('causal', 2, 0),
+        ('lsh(64, 2)', 2, 2),
+        ('favor(16)', 2, 2),
+        ('favor(16, causal=True)', 3, 2),
+        ('linear(causal=True)', 3, 2),
+    ],
+)
+def test_every_mechanism_is_lowered_in_the_form_for_its_devices(text: str, loops: int, loops_there: int, platform: str):
+    """From a CPU, one after another from one jitted function: no program of one kind is given to another."""
+    run = attention(text)
+
+    def lowered() -> str:
+        return run.trace(X, RNG).lower(lowering_platforms=(platform,)).as_text()
+
+    form_of_a_cpu = lowered()
+    with compiled_for(platform):
+        form_of_the_platform = lowered()
+    assert [form.count('stablehlo.while') for form in (form_of_a_cpu, form_of_the_platform)] == [loops, loops_there]
+    assert form_of_the_platform != form_of_a_cpu == lowered()

@@ -1,0 +1,158 @@
+"""What a teacher says of the training rows is computed once and kept by teacher and rows."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.config.distill import DistillConfig
+from efficient_attention.distillation import kept_logits
+from efficient_attention.distillation.kept_logits import KeptLogits, is_kept, keep_logits, rows_digest
+from efficient_attention.errors import InputError
+from efficient_attention.models.fine_tuning import NOWHERE
+from efficient_attention.tasks.fine_tuning import FineTuningTask
+from efficient_attention.training.loop import train
+from efficient_attention.training.run import Run, build_run
+from tests.distillation.test_teacher import config_of, saved
+from tests.distillation.tiny_teacher import write_teacher
+from tests.tasks.test_one_step import fine_tuning
+from tests.tolerances import assert_close
+from tests.training.tiny_fine_tuning import ROWS
+from tests.training.tiny_run import drawn_workdir
+
+LONG = {'train.steps': 20}  # 8 rows each: all of them once
+
+
+@pytest.fixture(scope='module')
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_teacher(tmp_path_factory.mktemp('teacher'))
+
+
+def run_of(folder: Path, teacher: Path, **fields: Any) -> Run:
+    return build_run(config_of(folder, teacher, **(LONG | fields)), jax.devices()[:1])
+
+
+def kept_of(run: Run, *arguments: Any) -> KeptLogits | None:
+    return keep_logits(run.teacher, run.task, run.evaluation, *arguments)
+
+
+def test_kept_logits_are_those_that_the_teacher_says_in_a_step(tmp_path: Path, teacher: Path):
+    run, lines = run_of(tmp_path, teacher), []
+    kept = kept_of(run, lines.append)
+    assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
+    assert len(lines) == 1 and lines[0].startswith('the teacher reads 160 training rows once')
+    for batch in run.task.training_batches(18, 21, 0, 1):
+        added = kept.add(batch)
+        assert_close(added['teacher_logits'], run.on_devices(batch)['teacher_logits'])
+        np.testing.assert_array_equal(run.on_devices(added)['teacher_logits'], added['teacher_logits'])
+
+
+def test_a_second_run_reads_the_file_of_the_first(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch):
+    first = kept_of(run_of(tmp_path, teacher))
+    monkeypatch.setattr(kept_logits, 'compute', lambda *_: pytest.fail('it is computed anew'))
+    second = kept_of(run_of(tmp_path, teacher, **{'train.seed': 5, 'distill.temperature': 3.0}))
+    assert first is not None and second is not None
+    np.testing.assert_array_equal(first.logits, second.logits)
+
+
+@pytest.mark.parametrize('index, is_shared, is_written', [(0, True, True), (1, True, False), (1, False, True)])
+def test_processes_that_share_a_folder_write_the_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, is_shared: bool, is_written: bool
+):
+    path = tmp_path / 'kept.npy'
+    monkeypatch.setattr(jax, 'process_index', lambda: index)
+    monkeypatch.setattr(kept_logits, 'all_have', lambda _: is_shared)
+    kept_logits.write_once(path, np.arange(3.0))
+    assert path.is_file() == is_written
+
+
+def test_another_teacher_and_other_rows_have_files_of_their_own(tmp_path: Path, teacher: Path):
+    kept_of(run_of(tmp_path, teacher))
+    kept_of(run_of(tmp_path, write_teacher(tmp_path / 'other', seed=9)))
+    kept_of(
+        run_of(tmp_path, teacher, **{'data.length': 12, 'examples.overlong': 'truncate', 'examples.buckets': (12,)})
+    )
+    assert len(list((tmp_path / 'teachers').iterdir())) == 3
+
+
+def test_rows_with_other_global_tokens_are_other_rows():
+    row = {'tokens': np.arange(4), 'token_types': np.zeros(4, np.int8)}
+    marks = [np.arange(4) < count for count in (1, 2)]
+    digests = {rows_digest([row | extra], ()) for extra in ({}, {'is_global': marks[0]}, {'is_global': marks[1]})}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    'fields', [{'distill.keep_logits': False}, {'distill.hidden': 1.0}, {'train.steps': 19}], ids=str
+)
+def test_they_are_not_kept_where_they_are_not_wanted_or_not_all_read(
+    tmp_path: Path, teacher: Path, fields: dict[str, Any]
+):
+    run = run_of(tmp_path, teacher, **fields)
+    assert not is_kept(run.teacher, run.task) and kept_of(run) is None
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, teacher: Path):
+    run = run_of(tmp_path, teacher)
+    kept_of(run)
+    [file] = (tmp_path / 'teachers').iterdir()
+    file.write_bytes(b'no numbers')
+    with pytest.raises(InputError, match=rf'{file} cannot be read .*; remove it'):
+        kept_of(run)
+
+
+@pytest.mark.parametrize('problem', ['question_answering', 'token_classification'])
+def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, problem: str):
+    """A row may be computed beside shorter rows than those of a step, and padding is out of reach in both."""
+    config = fine_tuning(tmp_path, problem)
+    examples = dataclasses.replace(config.examples, buckets=(16, 24, 32, 40, 48, 56, 64))
+    config = dataclasses.replace(config, examples=examples, train=dataclasses.replace(config.train, batch_size=2))
+    other = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=5))
+    teacher = drawn_workdir(build_run(other, jax.devices()[:1]), tmp_path / 'drawn')
+    distill = DistillConfig(teacher=str(teacher), cache=str(tmp_path))
+    steps = dataclasses.replace(config.train, steps=40)
+    run = build_run(dataclasses.replace(config, distill=distill, train=steps), jax.devices()[:1])
+    kept = kept_of(run)
+    assert kept is not None and isinstance(run.task, FineTuningTask)
+    for batch in run.task.training_batches(0, 12, 0, 1):
+        added, live = kept.add(batch), np.asarray(run.on_devices(batch)['teacher_logits'])
+        is_row = batch['index'] >= 0
+        is_read = (batch['segments'][is_row] > 0)[..., None] | (problem == 'question_answering')
+        assert_close(jnp.where(is_read, added['teacher_logits'][is_row], 0), jnp.where(is_read, live[is_row], 0))
+    assert kept.logits.shape[1] == 64 > max(len(feature['tokens']) for feature in run.task.encoded.train)
+    for feature, logits in zip(run.task.encoded.train, kept.logits, strict=True):
+        behind = logits[len(feature['tokens']) :]
+        assert (behind == NOWHERE).all() if problem == 'question_answering' else np.isfinite(behind).all()
+
+
+@pytest.mark.lenient_promotion
+def test_a_run_with_kept_logits_and_rounding_that_goes_on_is_the_unbroken_one(tmp_path: Path, teacher: Path):
+    fields = {'train.steps': 24, 'checkpoint.every_steps': 12, 'eval.every_steps': 24, 'checkpoint.keep': 2}
+    fields |= {'model.quantization': 'int8'}
+    config = config_of(tmp_path, teacher, **fields)
+    train(config, tmp_path / 'run')
+    shutil.copytree(tmp_path / 'run', tmp_path / 'second')
+    shutil.rmtree(tmp_path / 'second' / 'checkpoints' / '24')
+    shutil.rmtree(tmp_path / 'teachers')  # it is computed anew
+    train(config, tmp_path / 'second')
+    first, second = (saved(tmp_path / name, 24) for name in ('run', 'second'))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    assert (tmp_path / 'teachers').is_dir()
+
+
+def test_logits_of_tokens_are_cut_to_the_batch():
+    kept = KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True)
+    added = kept.add({'index': np.array([1, -1]), 'tokens': np.zeros((2, 4))})
+    np.testing.assert_array_equal(added['teacher_logits'][0], kept.logits[1, :4])
+
+
+def test_logits_of_tokens_of_shorter_rows_serve_longer_batches():
+    kept = KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True, behind=NOWHERE)
+    added = kept.add({'index': np.array([1, 0]), 'tokens': np.zeros((2, 9))})
+    np.testing.assert_array_equal(added['teacher_logits'][:, :6], kept.logits[::-1])
+    assert added['teacher_logits'].shape == (2, 9, 2) and (added['teacher_logits'][:, 6:] == NOWHERE).all()

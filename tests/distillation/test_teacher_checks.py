@@ -1,0 +1,170 @@
+"""Teachers that do not fit the task or the student: one line each; and global tokens, which one of both may have."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.distillation.teacher import warn_of_another_task, warn_of_unknown_pieces
+from efficient_attention.distillation.teacher_checks import check_outputs, check_reads_rows, check_student
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.training.run import build_run
+from tests.distillation.test_teacher import batch_of, config_of
+from tests.distillation.tiny_teacher import write_teacher
+from tests.tolerances import assert_close
+from tests.training.tiny_run import tiny_config as masked_lm_config
+
+GLOBAL = {'attention': 'window(4) | global_tokens(1)', 'global_tokens': 1}
+OF_STUDENT = {f'model.{name}': value for name, value in GLOBAL.items()}
+OF_SENTENCES = {'head.sentence_layers': 1, 'head.pooling': 'mean', 'examples.sentences': 3}
+PLAIN = {'model.attention': 'full', 'model.global_tokens': 0}
+INSIDE_ALONE = {'distill.soft': 0.0, 'distill.hidden': 1.0}
+
+
+def assert_refused(config: RunConfig, message: str) -> None:
+    with pytest.raises(InputError, match=message) as found:
+        build_run(config, jax.devices()[:1])
+    assert '\n' not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        (
+            {'distill.layers': '1,2'},
+            "distill.layers is '1,2'; nothing reads it where distill.hidden, distill",
+        ),
+        (
+            {'distill.projection': 'one'},
+            "distill.projection is 'one'; nothing reads it where distill.hidden",
+        ),
+        (
+            INSIDE_ALONE | {'distill.temperature': 5.0},
+            'distill.temperature is 5.0; nothing reads it where',
+        ),
+        (
+            {'model.layer_units': (4, 8), 'distill.attention': 1.0, 'model.feed_forward_width': 8},
+            r'the student has model.layer_units \(4, 8\)',
+        ),
+    ],
+    ids=str,
+)
+def test_fields_of_the_student(tmp_path: Path, fields: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        check_student(config_of(tmp_path, write_teacher(tmp_path / 'teacher'), **fields))
+
+
+def test_heads_without_soft_targets_or_rows_of_their_own(tmp_path: Path):
+    config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
+    multi_hop = dataclasses.replace(config.head, kind='multi_hop')
+    with pytest.raises(InputError, match="distill.soft is 1.0; head.kind 'multi_hop' has no soft targets"):
+        check_student(dataclasses.replace(config, head=multi_hop))
+    inside = config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES, **{'distill.hidden': 1.0})
+    with pytest.raises(InputError, match='distill.hidden needs one row a text; head.sentence_layers makes a row'):
+        check_student(inside)
+
+
+@pytest.mark.parametrize(
+    'made, fields, message',
+    [
+        (GLOBAL, PLAIN, 'has global tokens, and the rows of a student without them mark none'),
+        (GLOBAL, OF_STUDENT | {'model.global_tokens': 2}, 'has places for 1 global tokens; model.global_tokens is 2'),
+        (
+            {'labels': ('LABEL_0', 'LABEL_1')},
+            {},
+            'its labels have no names; give them as "id2label" in its',
+        ),
+    ],
+    ids=str,
+)
+def test_a_teacher_that_does_not_fit_is_refused(
+    tmp_path: Path, made: dict[str, Any], fields: dict[str, Any], message: str
+):
+    assert_refused(config_of(tmp_path, write_teacher(tmp_path / 'teacher', **made), **fields), message)
+
+
+def test_a_head_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
+    towers = dataclasses.replace(config, head=dataclasses.replace(config.head, kind='towers', transform='relu'))
+    monkeypatch.setattr('efficient_attention.tasks.fine_tuning.check_head', lambda *_: None)
+    assert_refused(towers, "head.kind is 'sequence'; that of the student is 'towers'")
+    alone = dataclasses.replace(towers, distill=dataclasses.replace(towers.distill, soft=0.0, hidden=1.0))
+    assert build_run(alone, jax.devices()[:1]).teacher is not None  # whose head nothing reads
+    assert_refused(
+        config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES),
+        'head.sentence_layers must be set in both models or in neither',
+    )
+
+
+def test_attention_that_cannot_be_split(tmp_path: Path):
+    config = config_of(
+        tmp_path, write_teacher(tmp_path / 'teacher', attention='nystrom(4)', attention_dropout_rate=0.0), **PLAIN
+    )
+    with pytest.raises(InputError, match=r"distill.teacher .*: mesh.sequence is 2; model.attention 'nystrom\(4\)'"):
+        build_run(dataclasses.replace(config, mesh=MeshConfig(sequence=2)))
+
+
+def test_masked_models(tmp_path: Path):
+    """Words are learned from a model with a head for them, with as many, that keeps packed documents apart."""
+    config = masked_lm_config(tmp_path / 'run', **{'data.pairs': 'none'})
+    classifier = open_pretrained(write_teacher(tmp_path / 'classifier'))
+    with pytest.raises(InputError, match='^distill.teacher there has no masked-LM head, which distill.soft'):
+        check_outputs(config, Path('there'), classifier)
+    masked = open_pretrained(write_teacher(tmp_path / 'masked', labels=()))
+    with pytest.raises(InputError, match='has 18 logits a word; model.vocab_size is 70$'):
+        check_outputs(config, Path('there'), masked)
+    alike = dataclasses.replace(masked, model=dataclasses.replace(masked.model, vocab_size=70, max_length=64))
+    check_outputs(config, Path('there'), alike)
+    check_reads_rows(config, Path('there'), alike)
+    mixing = dataclasses.replace(alike.model, attention='nystrom(4)', attention_dropout_rate=0.0)
+    with pytest.raises(InputError, match="^distill.teacher there: data.pairs is 'none', which packs documents"):
+        check_reads_rows(config, Path('there'), dataclasses.replace(alike, model=mixing))
+
+
+def test_a_teacher_without_global_tokens_reads_rows_that_mark_some(tmp_path: Path):
+    teacher = write_teacher(tmp_path / 'teacher')
+    said = []
+    for fields in ({}, OF_STUDENT):
+        batch = batch_of(build_run(config_of(tmp_path, teacher, **fields), jax.devices()[:1]))
+        said.append(batch['teacher_logits'])
+    assert batch['is_global'].any()
+    assert_close(said[0], said[1])
+
+
+def test_last_vectors_and_embeddings_need_no_map_of_layers(tmp_path: Path):
+    teacher = write_teacher(tmp_path / 'teacher', layers=3)  # of which the student's 2 are no part
+    fields = {'distill.cosine': 1.0, 'distill.embeddings': 1.0, 'model.layers': 2}
+    run = build_run(config_of(tmp_path, teacher, **fields), jax.devices()[:1])
+    assert run.teacher is not None and run.teacher.layers == {}
+    assert {'teacher_cosine', 'teacher_embeddings'} <= set(batch_of(run))
+
+
+def test_a_teacher_of_another_task_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
+    config = dataclasses.replace(config, examples=dataclasses.replace(config.examples, name='mrpc'))
+    trained_for = {name: dataclasses.replace(config.examples, name=name) for name in ('sst2', 'mrpc')}
+    opened = open_pretrained(tmp_path / 'teacher/model')
+    for examples in trained_for.values():
+        run = dataclasses.replace(config, examples=examples)
+        warn_of_another_task(config, Path('there'), dataclasses.replace(opened, run=run))
+    warn_of_another_task(config, Path('there'), opened)  # a folder that no run of ours is behind
+    [record] = caplog.records
+    assert record.getMessage().startswith('the teacher there was trained for sst2, this run is mrpc')
+
+
+@pytest.mark.parametrize(
+    'vocabulary, tokenizer, warns', [({'a': 0}, None, True), (None, None, False), ({'a': 0}, 'tokenizer.json', False)]
+)
+def test_a_teacher_without_a_tokenizer_is_a_warning(
+    vocabulary: dict[str, int] | None, tokenizer: str | None, warns: bool, caplog: pytest.LogCaptureFixture
+):
+    task, pretrained = SimpleNamespace(vocabulary=vocabulary), SimpleNamespace(tokenizer=tokenizer)
+    warn_of_unknown_pieces(task, Path('there'), pretrained)  # type: ignore[arg-type]
+    said = ['the teacher there has no tokenizer file: its ids are taken for those of this run']
+    assert caplog.messages == (said if warns else [])

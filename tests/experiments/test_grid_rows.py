@@ -1,0 +1,49 @@
+"""Identities of rows: of their content and rules, wherever they lie."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.arena.passages import PassagePairs
+from efficient_attention.experiments.grid_rows import RowIdentities, row_identity
+
+
+def write_documents(folder: Path, word: str) -> str:
+    folder.mkdir()
+    for number in range(3):
+        (folder / f'{number}.txt').write_text(f'{word} {number} ' * 20)
+    return f'passages:rows=4:length=30:source=text:{folder}/*.txt'
+
+
+def arena(train: str) -> ExamplesConfig:
+    return ExamplesConfig('classification', 'arena', train=train)
+
+
+def test_the_same_documents_elsewhere_are_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here, there, other = (
+        arena(write_documents(tmp_path / name, word)) for name, word in (('a', 'tree'), ('b', 'tree'), ('c', 'house'))
+    )
+    before = row_identity(here, 'train')
+    assert len(before) == 16 and row_identity(there, 'train') == before != row_identity(other, 'train')
+    assert row_identity(dataclasses.replace(here, test=here.train), 'test') != before
+    assert row_identity(arena(here.train.replace('rows=4', 'rows=5')), 'train') != before
+    monkeypatch.setattr(PassagePairs, 'rules', PassagePairs.rules + 1)
+    assert row_identity(here, 'train') != before
+
+
+def test_rows_of_files_and_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / 'rows.csv'
+    path.write_text('text,label\na,1\n')
+    fields = {'problem': 'classification', 'train': str(path), 'labels': None}
+    found = RowIdentities().of(fields)
+    assert list(found) == ['train']
+    path.write_text('text,label\na,0\n')
+    identities = RowIdentities()
+    assert identities.of(fields)['train'] != found['train']
+    monkeypatch.setattr('efficient_attention.experiments.grid_rows.row_identity', None)  # each is computed once
+    assert identities.of(dict(fields)) == identities.of(fields)
+    monkeypatch.undo()
+    path.unlink()
+    assert RowIdentities().of(fields) == {} == RowIdentities().of({'format': 'unknown', 'train': 'x'})

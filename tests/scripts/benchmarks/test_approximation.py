@@ -1,0 +1,60 @@
+"""Errors of attention in a trained encoder's layers: exact ones have none, more landmarks and ranks lose less."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.errors import InputError
+from scripts.benchmarks.approximation import errors_of, errors_of_mechanisms, errors_of_ranks, operands_of
+from tests.inference.tiny_checkpoint import write_checkpoint
+from tests.training.tiny_run import write_corpus
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def drawn_layers(length: int = 32):
+    keys = jax.random.split(jax.random.key(0), 3)
+    return tuple(jax.random.normal(key, (2, 1, length, 2, 8)) for key in keys)
+
+
+def test_what_computes_the_same_has_no_error_and_less_has_more():
+    texts = ('full', 'window(31)', 'window(4)', 'nystrom(32, 20)', 'nystrom(4)', 'linformer(8, 32)', 'favor(64)')
+    found = errors_of_mechanisms(drawn_layers(), {text: ea.parse_mechanism(text) for text in texts})
+    assert list(found['full']) == ['layer 1', 'layer 2', 'mean'] and found['full']['mean'] == 0.0
+    assert found['window(31)']['mean'] < 1e-5 and found['nystrom(32, 20)']['mean'] < 0.01
+    for text in ('window(4)', 'nystrom(4)', 'linformer(8, 32)', 'favor(64)'):
+        assert found[text]['mean'] > 0.05, text
+
+
+def test_ranks_lose_less_the_higher_they_are_and_nothing_at_the_length():
+    found = errors_of_ranks(drawn_layers(), (2, 8, 32))
+    means = [found[f'best of rank {rank}']['mean'] for rank in (2, 8, 32)]
+    assert means[0] > means[1] > means[2] and means[2] < 1e-5
+    assert errors_of_ranks(drawn_layers(), ()) == {}
+
+
+def test_an_error_is_a_share_of_the_norm():
+    wanted = np.ones((2, 4))
+    assert errors_of(np.stack([np.ones(4), np.full(4, 1.5)]), wanted) == {'layer 1': 0.0, 'layer 2': 0.5, 'mean': 0.25}
+
+
+def test_a_real_encoder(tmp_path: Path):
+    model = write_checkpoint(tmp_path / 'model', 'fill_mask')
+    write_corpus(tmp_path)
+    source = f'text:{tmp_path}/corpus.txt'
+    query, key, value = operands_of(model, source, 1, 12)
+    assert query.shape == key.shape == value.shape and query.shape[1:3] == (1, 12)
+    with pytest.raises(InputError, match=r'^--source text:.*: 1 documents have 12 tokens; --rows asks for 2$'):
+        operands_of(model, source, 2, 12)
+    with pytest.raises(InputError, match=r'^--length is 512; .*model has \d+ positions \(model.max_length\)$'):
+        operands_of(model, source, 1, 512)
+    words = ['--model', str(model), '--source', source, '--rows', '1', '--length', '12', '--ranks', '2', 'window(2)']
+    command = [sys.executable, 'scripts/benchmarks/approximation.py', *words]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert list(json.loads(printed.splitlines()[-1])) == ['window(2)', 'best of rank 2']

@@ -1,0 +1,83 @@
+"""The fuzzing of readers: it finds what it looks for, readers take their samples, and what was found stays found."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from scripts.stress import fuzz_readers
+from scripts.stress.fuzz_readers import READERS, Finding, Reader, Slow, check, fuzz
+from scripts.stress.fuzz_samples import TOKENIZER, WORD_PIECE, as_bytes
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize('name', READERS)
+def test_a_reader_takes_its_samples_and_some_of_what_is_drawn(name: str, tmp_path: Path, monkeypatch):
+    for sample in READERS[name].samples:
+        check(READERS[name], sample, tmp_path)
+    monkeypatch.setattr(fuzz_readers, 'EXAMPLES', 20)
+    count, finding = fuzz(name, 1e-4, 7)
+    assert count >= 20 and not finding
+
+
+def raises(error: BaseException) -> Reader:
+    def read(_: str) -> None:
+        raise error
+
+    return Reader('', read, (b'a',))
+
+
+@pytest.mark.parametrize('error', [KeyError('x'), RecursionError(), MemoryError(), Slow(), InputError(' ')], ids=repr)
+def test_what_no_reader_may_do_is_a_finding(error: BaseException, tmp_path: Path):
+    with pytest.raises(Finding):
+        check(raises(error), b'', tmp_path)
+
+
+def test_an_input_error_is_none(tmp_path: Path):
+    check(raises(InputError('line 3')), b'', tmp_path)
+
+
+def test_a_finding_is_shown_with_the_smallest_input(monkeypatch):
+    def read(text: str) -> None:
+        if '9' in text:
+            raise ValueError('nine')
+
+    monkeypatch.setitem(READERS, 'nine', Reader('', read, (b'19',)))
+    _, finding = fuzz('nine', 0.05, 0)
+    assert finding.startswith('ValueError: nine (') and re.search(r"with b'.{0,8}9'", finding)
+
+
+@pytest.mark.slow
+def test_the_guard_ends_what_hangs_or_takes_memory_and_refuses_what_runs_code():
+    program = (
+        'import os, sys, time\nfrom pathlib import Path\nfrom scripts.stress import fuzz_readers as f\n'
+        'f.SECONDS = 1\nf.guard()\n'
+        'for read in (lambda t: time.sleep(9), lambda t: bytes(2**34), lambda t: os.system("exit")):\n'
+        '    try:\n        f.check(f.Reader("", read, ()), b"", Path("."))\n'
+        '    except f.Finding as finding:\n        print(finding)\n'
+    )
+    started = time.monotonic()
+    ended = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = ended.stdout.splitlines()
+    assert lines[0] == 'took more than 1 seconds' and lines[1].startswith('MemoryError') and 'os.system' in lines[2]
+    assert time.monotonic() - started < 60
+
+
+# What the script found: reader, input.
+FOUND = {
+    'unknown piece that there is none of': (
+        'tokenizer',
+        as_bytes(TOKENIZER | {'model': WORD_PIECE | {'unk_token': '[NONE]'}}),
+    ),
+    'metric that is a word': ('metrics', b'{"step": 1, "split": "held_out", "loss": "an"}\n'),
+}
+
+
+@pytest.mark.parametrize('name, data', FOUND.values(), ids=FOUND)
+def test_what_was_found_stays_found(name: str, data: bytes, tmp_path: Path):
+    check(READERS[name], data, tmp_path)

@@ -1,0 +1,60 @@
+"""The mutants fit the lines that they break, and a broken line is noticed or not as its tests say."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.stress.kill_mutants import MUTANTS, PACKAGE, ROOT, Mutant, noticed_by, summary
+
+SOURCE = 'def half(x):\n    return x / 2\n'
+TESTS = 'from efficient_attention.attention.halves import half\n\n\ndef test_half():\n    assert half({}) == {}\n'
+
+
+@pytest.mark.parametrize('mutant', MUTANTS, ids=lambda mutant: f'{mutant.path}: {mutant.broken}')
+def test_a_mutant_changes_one_place_of_a_file_that_has_a_test(mutant: Mutant):
+    text = (ROOT / PACKAGE / mutant.path).read_text(encoding='utf-8')
+    assert text.count(mutant.text) == 1 and mutant.broken != mutant.text
+    assert (ROOT / mutant.own_test).is_file()
+    compile(text.replace(mutant.text, mutant.broken), mutant.path, 'exec')
+
+
+def test_there_are_24_in_four_packages():
+    assert len(set(MUTANTS)) == 24
+    assert {mutant.path.split('/')[0] for mutant in MUTANTS} == {'attention', 'models', 'objectives', 'training'}
+
+
+@pytest.mark.parametrize('value, by', [(4, 'file'), (0, 'nobody')])
+def test_who_notices(tmp_path: Path, value: int, by: str):
+    """A test with 0 cannot tell a half from a third."""
+    write_tree(tmp_path, value)
+    mutant = Mutant('attention/halves.py', 'x / 2', 'x / 3')
+    who, failed = noticed_by(mutant, tmp_path, is_own_alone=True)
+    assert who == by and failed == ('' if by == 'nobody' else 'tests/attention/test_halves.py::test_half')
+    assert (tmp_path / 'efficient_attention/attention/halves.py').read_text(encoding='utf-8') == SOURCE
+    assert summary({1: by}) == {'mutants': 1, 'file': 0, 'package': 0, 'nobody': 0, 'absent': 0} | {by: 1}
+
+
+def test_tests_that_fail_without_a_mutant_are_named(tmp_path: Path):
+    write_tree(tmp_path, 3)
+    with pytest.raises(RuntimeError, match='test_half fails without any mutant'):
+        noticed_by(Mutant('attention/halves.py', 'x / 2', 'x / 3'), tmp_path)
+
+
+def test_a_line_that_a_tree_does_not_have_is_absent(tmp_path: Path):
+    write_tree(tmp_path, 4)
+    assert noticed_by(Mutant('attention/halves.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
+    assert noticed_by(Mutant('attention/quarters.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
+
+
+def write_tree(folder: Path, value: int) -> None:
+    """A package of one function and its test."""
+    files = {
+        'efficient_attention/__init__.py': '',
+        'efficient_attention/attention/__init__.py': '',
+        'efficient_attention/attention/halves.py': SOURCE,
+        'tests/attention/test_halves.py': TESTS.format(value, value // 2),
+        'pyproject.toml': '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib"]\npythonpath = ["."]\n',
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding='utf-8')

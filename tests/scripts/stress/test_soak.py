@@ -1,0 +1,72 @@
+"""scripts/stress/soak.py: a run that was killed three times ends as one that nobody killed."""
+
+import os
+import random
+
+import pytest
+
+from efficient_attention.errors import RunError
+from efficient_attention.processes import phases
+from scripts.stress import soak
+from scripts.stress.phase_moments import Event, Moment
+from scripts.stress.soak import Ended, leftovers, run, run_to_end
+
+# Notes a phase, as `efficient_attention/processes/phases.py` does, and waits.
+NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phases.VARIABLE + '; exec sleep 60'
+
+
+class FirstOccurrences(random.Random):
+    """Gives the first of what is to be chosen from: a run that is killed goes on to the next kill soon."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0 if stop is None else super().randrange(start, stop, step)
+
+
+def test_three_kills_leave_no_trace(tmp_path):
+    only = (phases.EVALUATION, phases.SAVE, phases.SEALING)
+    found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), '--config.train.steps=20', only=only)
+    assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
+    assert set(found['hit']) & set(only)  # one may come late, but not all of them before there is something to lose
+    assert found['seconds_to_step']['resumed'] > 0
+
+
+def test_a_command_that_fails_or_hangs_is_an_error(monkeypatch, tmp_path):
+    with pytest.raises(RunError, match='ended with exit code 3: no'):
+        run_to_end(['bash', '-c', 'echo no >&2; exit 3'], tmp_path / 'phases')
+    monkeypatch.setattr(soak, 'HANGING_SECONDS', 3.0)
+    with pytest.raises(RunError, match='did not end in 3 s: still here'):
+        run_to_end(['bash', '-c', 'echo still here >&2; exec sleep 60'], tmp_path / 'phases')
+
+
+def test_a_process_is_killed_in_the_phase_that_was_planned(tmp_path):
+    ended = run(['bash', '-c', NOTES], tmp_path / 'phases', Moment('imports', 1, 0.1))
+    assert (ended.code, ended.lines, ended.events) == (soak.KILLED, ['said'], [Event(1.5, 'imports', 0)])
+    assert run(['true'], tmp_path / 'phases', Moment('imports', 1, 0.1)).code == 0
+
+
+def test_the_first_step_ends_where_the_next_phase_begins():
+    events = [Event(2.0, 'compilation', 1), Event(2.5, 'compilation', 1), Event(7.0, 'input', 2), Event(8.0, 'step', 2)]
+    assert Ended(0, [], 1.0, 9.0, events).seconds_to_step == 6.0
+    assert Ended(0, [], 1.0, 9.0, []).seconds_to_step == 8.0
+
+
+def test_what_is_left_half_written_is_named(tmp_path):
+    (tmp_path / 'run' / 'checkpoints' / '5.orbax-checkpoint-tmp-17').mkdir(parents=True)
+    (tmp_path / '.partial-host-17-0a').touch()
+    assert leftovers(tmp_path) == [
+        f'{tmp_path}/.partial-host-17-0a was left behind',
+        f'{tmp_path}/run/checkpoints/5.orbax-checkpoint-tmp-17 was left behind',
+    ]
+
+
+@pytest.mark.parametrize('missed', [[], ['sealing']])
+def test_a_phase_that_no_kill_hit_is_said(monkeypatch, tmp_path, capsys, missed):
+    result = {'kills': 50, 'not_hit': missed, 'differences': []}
+    monkeypatch.setattr(soak, 'soak', lambda *_: result)
+    monkeypatch.setattr(soak.sys, 'argv', ['soak.py', f'--workdir={tmp_path}', '--runs=memory', '--kills=50'])
+    if missed:
+        with pytest.raises(RunError, match='no kill of memory hit: sealing'):
+            soak.main()
+    else:
+        soak.main()
+    assert os.linesep in capsys.readouterr().out
