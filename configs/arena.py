@@ -20,7 +20,9 @@ with 5 to 35 times the steps, 36 of listops, 64 of text and 42 of image.
 
 from ml_collections import ConfigDict
 
-from configs.common import ARENA_SIZES, arena_fields, default_config, fine_tuning_config, set_fields
+from configs.common import default_config, set_fields
+from configs.finetune.common import fine_tuning_config
+from efficient_attention.models.arena_sizes import ARENA_SIZES, arena_fields
 
 BOOKS = 'text:data/books/novels_100_english/**/*.txt'
 # task: the set of rows, how many of train, dev and test where they are generated, the most words of a text

@@ -68,7 +68,7 @@ def main() -> None:
     required = ('model',) if command in ('alignment', 'pooling') else ()
     words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
     if command == 'pooling':
-        from scripts.pooling_pages import pages_of_texts  # which needs what models need
+        from scripts.pictures.pooling import pages_of_texts  # which needs what models need
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -81,11 +81,11 @@ def main() -> None:
 def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
     """The picture of a sub-command."""
     if command == 'alignment':
-        from scripts.alignment_pictures import draw_texts  # which needs what models need
+        from scripts.pictures.alignment import draw_texts  # which needs what models need
 
         return draw_texts(words, options)
     if command == 'weights':
-        from scripts.weight_pictures import draw_weights
+        from scripts.pictures.weights import draw_weights
 
         return draw_weights(words, options)
     return draw_pattern(words[0], options) if command == 'pattern' else draw_gallery()
@@ -98,19 +98,19 @@ def define_flags(command: str) -> flags.FlagValues:
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)
         return options
     if command == 'alignment':
-        from scripts.alignment_pictures import define_alignment_flags
+        from scripts.pictures.alignment import define_alignment_flags
 
         define_output('PNG to write.', Path('alignment.png'), options)
         define_alignment_flags(options)
         return options
     if command == 'pooling':
-        from scripts.pooling_pages import define_pooling_flags
+        from scripts.pictures.pooling import define_pooling_flags
 
         define_output('HTML page to write.', Path('pooling.html'), options)
         define_pooling_flags(options)
         return options
     if command == 'weights':
-        from scripts.weight_pictures import define_weight_flags
+        from scripts.pictures.weights import define_weight_flags
 
         define_output('PNG to write.', Path('weights.png'), options)
         define_weight_flags(options)

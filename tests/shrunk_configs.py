@@ -10,7 +10,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-from configs.common import default_config, text_to_text_config
+from configs.common import default_config
+from configs.text_to_text.common import text_to_text_config
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.run import build_run

@@ -109,7 +109,3 @@ def test_a_process_of_its_own_says_the_same(name: str, base: Path, tmp_path: Pat
     environment = {**ENVIRONMENT, allocator.SWITCH: 'default'}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     check(bad, (ended.returncode, ended.stdout, ended.stderr), tmp_path, base)
-
-
-def test_there_are_enough_of_them():
-    assert len(BAD_INPUTS) >= 60

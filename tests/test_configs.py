@@ -9,7 +9,7 @@ import jax
 import pytest
 from flax import nnx
 
-from configs.common import SMALL_DECODERS, small_decoder_config
+from configs.lm.common import SMALL_DECODERS, small_decoder_config
 from efficient_attention.config.nested_dicts import default_fields, from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.models.decoder import Decoder

@@ -381,7 +381,3 @@ def test_a_data_set_that_names_a_module_is_refused(key: str, tmp_path: Path, mon
 def test_a_data_set_by_path_or_of_a_community_is_refused(name: str):
     with pytest.raises(InputError, match='not the name of a data set'):
         tfds_rows(name, 'train')
-
-
-def test_there_are_enough_of_them():
-    assert len(HOSTILE) >= 30

@@ -24,9 +24,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.features.definition import FeatureAttention
-from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.mesh import MeshConfig, check_sequence
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder

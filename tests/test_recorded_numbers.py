@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import pytest
 
-from configs.common import SMALL_DECODERS
+from configs.lm.common import SMALL_DECODERS
 from efficient_attention.training.run import build_run
 from efficient_attention.training.step import jit_train_step
 from tests.quick_compile import FLAGS

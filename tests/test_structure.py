@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.registry import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
@@ -156,10 +156,10 @@ def test_kinds_of_rows_share_only_what_lies_above_them(path):
     assert not targets & folders - {this_folder}
 
 
-@pytest.mark.parametrize('name', ROOMS)
+@pytest.mark.parametrize('name', NAMES)
 def test_a_room_imports_no_other_room(name: str):
     """What mechanisms share lies beside their rooms: on top of attention/, in features/ and patterns/."""
-    rooms = {f'{PACKAGE}.attention.{other}' for other in ROOMS if other != name}
+    rooms = {f'{PACKAGE}.attention.{other}' for other in NAMES if other != name}
     for path in (ROOT / PACKAGE / 'attention' / name).glob('*.py'):
         targets = {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))}
         assert not targets & rooms, path
@@ -171,7 +171,7 @@ def test_what_rooms_share_imports_no_room():
         for folder in ('distributions', 'features', 'logits', 'patterns')
         for path in (ROOT / PACKAGE / 'attention' / folder).glob('*.py')
     ]
-    rooms = {f'{PACKAGE}.attention.{name}' for name in ROOMS}
+    rooms = {f'{PACKAGE}.attention.{name}' for name in NAMES}
     for path in shared:
         assert not {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))} & rooms, path
 
@@ -195,10 +195,14 @@ def test_mechanisms_need_few_packages(path):
 
 @pytest.mark.parametrize('path', CONFIGS, ids=module_name)
 def test_configs_import_only_their_common_file(path):
-    allowed = r'(configs(\.common(\..*)?)?|ml_collections(\..*)?)$'
-    if path == ROOT / 'configs' / 'common.py':  # the one place that knows the fields and their defaults
-        allowed = rf'(typing|ml_collections|{PACKAGE})(\..*)?$'
-    assert not [name for name in sorted(imported(path, parse(path))) if not re.match(allowed, name)]
+    """A config reads alone: it imports the `common.py` of all configs or of a kind, and the papers' sizes.
+
+    Only a `common.py` knows the dataclasses of the fields.
+    """
+    allowed = rf'configs(\.\w+)?\.common(\.\w+)?|ml_collections(\.\w+)?|{PACKAGE}\.models\.(\w+_)?sizes(\.\w+)?'
+    if path.name == 'common.py':
+        allowed += rf'|typing(\.\w+)?|{PACKAGE}\.config\.(run|nested_dicts)(\.\w+)?'
+    assert not [name for name in sorted(imported(path, parse(path))) if not re.fullmatch(allowed, name)]
 
 
 def test_nothing_imports_the_entry_points():
@@ -209,7 +213,7 @@ def test_nothing_imports_the_entry_points():
 
 def test_every_folder_of_the_package_has_tests_in_a_folder_of_its_name():
     """tests/ mirrors the folders of the package; the table of tests/attention/test_registry.py runs every mechanism."""
-    tabled = {ROOT / PACKAGE / 'attention' / name for name in ROOMS}
+    tabled = {ROOT / PACKAGE / 'attention' / name for name in NAMES}
     folders = {path.parent for path in SOURCES if path.name != '__init__.py'} - tabled
     tests = [ROOT / 'tests' / folder.relative_to(ROOT / PACKAGE) for folder in folders]
     assert not [str(folder.relative_to(ROOT)) for folder in tests if not [*folder.glob('test_*.py')]]

@@ -176,7 +176,7 @@ def train_jobs(topology: Topology, jobs: Sequence[Job], folder: Path) -> list[En
 
 def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
     """The config of each task on a mesh that uses the devices in a way of its own."""
-    from configs.common import language_modelling_config
+    from configs.lm.common import language_modelling_config
     from tests.tasks.test_language_modelling_memory import FIELDS
     from tests.training import tiny_fine_tuning, tiny_run
 

@@ -14,7 +14,8 @@ ones, as here; more masks on rare words; batches of up to 4,000 rows.
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, distilbert_fields, set_fields
+from configs.common import default_config, set_fields
+from efficient_attention.models.sizes import distilbert_fields
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 ALONE = '-alone'

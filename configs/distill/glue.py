@@ -12,7 +12,8 @@ with --config.train.start_random=True.
 
 from ml_collections import ConfigDict
 
-from configs.common import GLUE_TASKS, glue_config, set_fields
+from configs.common import set_fields
+from configs.finetune.common import GLUE_TASKS, glue_config
 
 STUDENTS: dict[str, dict[str, int]] = {
     '3x384': {},

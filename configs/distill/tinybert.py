@@ -18,7 +18,9 @@ Where the paper has it otherwise: its corpus is Wikipedia, three passes in batch
 
 from ml_collections import ConfigDict
 
-from configs.common import GLUE_TASKS, default_config, glue_config, set_fields, tinybert_fields
+from configs.common import default_config, set_fields
+from configs.finetune.common import GLUE_TASKS, glue_config
+from efficient_attention.models.sizes import tinybert_fields
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 STAGES = ('general', 'intermediate', 'prediction')

@@ -8,7 +8,7 @@ folds. RACE: Lai et al. 2017, arXiv 1704.04683. Results: docs/finetuning.md.
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 
 SETS = {  # set: format, most tokens a row, files by split
     'swag': ('swag', 80, {split: f'data/swag/{split}.csv' for split in ('train', 'val', 'test')}),

@@ -7,7 +7,7 @@ Files are named as the benchmark's own; each can be set: --config.examples.train
 
 from ml_collections import ConfigDict
 
-from configs.common import GLUE_TASKS, glue_config
+from configs.finetune.common import GLUE_TASKS, glue_config
 
 TASKS = GLUE_TASKS
 

@@ -14,7 +14,8 @@ Runs of 2026-11-25, jax 0.10.2, seed 0, one core of an AMD EPYC beside other wor
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config, set_fields
+from configs.common import set_fields
+from configs.finetune.common import fine_tuning_config
 
 SETS = ('han', 'mean', 'flat')
 

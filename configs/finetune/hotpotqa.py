@@ -9,7 +9,7 @@ The question's tokens read all and are read by all, as Longformer does (Beltagy 
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 
 
 def get_config() -> ConfigDict:

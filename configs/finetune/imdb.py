@@ -10,7 +10,7 @@ A file is a review, and its folder its label. Results: docs/finetuning.md.
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 
 SETS = {'short': 512, 'long': 2048}  # most tokens a row
 

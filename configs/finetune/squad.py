@@ -7,7 +7,7 @@ python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --con
 
 from ml_collections import ConfigDict
 
-from configs.common import squad_config
+from configs.finetune.common import squad_config
 
 SETS = ('v1', 'v2')
 

@@ -9,7 +9,7 @@ Columns: examples.text, examples.text_pair for pairs, examples.label. With the a
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 
 METRICS = {'classification': 'accuracy', 'regression': 'spearman'}
 

@@ -7,7 +7,7 @@ Your own CoNLL files: --config.examples.train=... --config.examples.dev=... Resu
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 
 SETS = {  # set: train, dev, test files and the metric that picks the best checkpoint
     'wnut17': (

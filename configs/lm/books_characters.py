@@ -20,7 +20,7 @@ scripts/convert.py exports encoders alone.
 
 from ml_collections import ConfigDict
 
-from configs.common import small_decoder_config
+from configs.lm.common import small_decoder_config
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 

@@ -11,7 +11,8 @@ Run of 2026-11-25 with train.steps=3200 (6.6 M tokens), jax 0.10.2, seed 0, one 
 
 from ml_collections import ConfigDict
 
-from configs.common import language_modelling_config, set_fields
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 

@@ -11,7 +11,7 @@ themselves; held out: about 100 of them, by a hash of their bytes. scripts/conve
 
 from ml_collections import ConfigDict
 
-from configs.common import small_decoder_config
+from configs.lm.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'strided') -> ConfigDict:

@@ -18,7 +18,7 @@ docs/language_modelling.md. scripts/convert.py exports encoders alone, so none o
 
 from ml_collections import ConfigDict
 
-from configs.common import small_decoder_config
+from configs.lm.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:

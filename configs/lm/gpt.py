@@ -14,7 +14,9 @@ LAMBADA without examples, 42.7 % and a perplexity of 18.6 (gpt3_small); GPT-2 sm
 
 from ml_collections import ConfigDict
 
-from configs.common import gpt2_fields, gpt3_fields, language_modelling_config, set_fields
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
+from efficient_attention.models.decoder_sizes import gpt2_fields, gpt3_fields
 
 # name: the fields of `model`, tokens a row, rows of a batch
 SIZES = {name: (gpt2_fields(name), 1024, 512) for name in ('small', 'medium', 'large', 'xl')}

@@ -13,7 +13,9 @@ Reformer of 12, and 12 near one of 24. Not run here.
 
 from ml_collections import ConfigDict
 
-from configs.common import language_modelling_config, performer_fields, set_fields
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
+from efficient_attention.models.decoder_sizes import performer_fields
 
 SIZES = ('regular', 'imagenet64_6', 'imagenet64_12')
 

@@ -13,7 +13,9 @@ here Adam. Paper: 1.19 bits per byte on enwik8 after 20,000 steps with dropout 0
 
 from ml_collections import ConfigDict
 
-from configs.common import language_modelling_config, reformer_fields, set_fields
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
+from efficient_attention.models.decoder_sizes import reformer_fields
 
 # name: steps of warm-up, steps
 SIZES = {'enwik8_ablation': (8_000, 60_000), 'enwik8': (2_000, 100_000), 'imagenet64': (8_000, 500_000)}

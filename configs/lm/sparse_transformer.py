@@ -13,7 +13,9 @@ choice. Paper: 0.99 bits per byte, 2.80 and 3.44 bits per dimension. Not run her
 
 from ml_collections import ConfigDict
 
-from configs.common import language_modelling_config, set_fields, sparse_fields
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
+from efficient_attention.models.decoder_sizes import sparse_fields
 
 # name: rows of a batch, steps of its epochs
 SIZES = {'enwik8': (8, 73_240), 'cifar10': (32, 180_000), 'imagenet64': (64, 1_400_000)}

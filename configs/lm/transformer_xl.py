@@ -16,7 +16,9 @@ vocabulary is the words of the train part.
 
 from ml_collections import ConfigDict
 
-from configs.common import language_modelling_config, set_fields, transformer_xl_fields
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
+from efficient_attention.models.decoder_sizes import transformer_xl_fields
 
 # name: tokens of a segment, rows of a batch, steps, steps of warm-up
 SIZES = {

@@ -10,7 +10,8 @@ of the tokens; 15 % are 77. Not run here: the paper used 64 to 512 TPU v3.
 
 from ml_collections import ConfigDict
 
-from configs.common import albert_fields, default_config, set_fields
+from configs.common import default_config, set_fields
+from efficient_attention.models.sizes import albert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:

@@ -10,7 +10,8 @@ steps run at length 128, the rest at 512. Not run here: a million steps are days
 
 from ml_collections import ConfigDict
 
-from configs.common import bert_fields, default_config, set_fields
+from configs.common import default_config, set_fields
+from efficient_attention.models.sizes import bert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:

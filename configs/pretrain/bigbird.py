@@ -10,7 +10,8 @@ length. Not run here at this size; a small one is in configs/pretrain/books_long
 
 from ml_collections import ConfigDict
 
-from configs.common import bigbird_fields, default_config, set_fields
+from configs.common import default_config, set_fields
+from efficient_attention.models.sizes import bigbird_fields
 
 
 def get_config() -> ConfigDict:

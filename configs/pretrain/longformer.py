@@ -11,7 +11,8 @@ configs/pretrain/books_long.py.
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, longformer_fields, set_fields
+from configs.common import default_config, set_fields
+from efficient_attention.models.sizes import longformer_fields
 
 
 def get_config() -> ConfigDict:

@@ -16,7 +16,8 @@ last two, of which alone the best evaluation is kept. Figures: docs/compression.
 
 from ml_collections import ConfigDict
 
-from configs.common import GLUE_TASKS, glue_config, set_pruning
+from configs.finetune.common import GLUE_TASKS, glue_config
+from configs.prune.common import set_pruning
 
 
 def get_config(name: str = 'sst2_movement_3') -> ConfigDict:

@@ -11,7 +11,8 @@ answer, so it is not the default: docs/compression.md.
 
 from ml_collections import ConfigDict
 
-from configs.common import set_pruning, squad_config
+from configs.finetune.common import squad_config
+from configs.prune.common import set_pruning
 
 
 def get_config(method: str = 'magnitude_50') -> ConfigDict:

@@ -11,7 +11,9 @@ these sizes; a small one is in books.py.
 
 from ml_collections import ConfigDict
 
-from configs.common import bart_fields, set_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
+from efficient_attention.models.text_to_text_sizes import bart_fields
 
 SIZES = {'base': 6e-4, 'large': 4e-4}  # learning rate
 

@@ -18,7 +18,9 @@ with AdamW of rate 1e-3. A deviation is 0.014. Why so little: docs/text_to_text.
 
 from ml_collections import ConfigDict
 
-from configs.common import bart_fields, set_fields, t5_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
+from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 NOISES = {'t5': 'span_corruption', 'bart': 'bart'}

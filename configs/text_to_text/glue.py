@@ -11,7 +11,8 @@ gives the task's metrics. Files are named as the benchmark's own; each can be se
 
 from ml_collections import ConfigDict
 
-from configs.common import leave_model_open, set_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import leave_model_open, text_to_text_config
 
 # task: folder, held-out files, rows to train on
 TASKS = {

@@ -14,7 +14,8 @@ Runs of 2026-11-24 with --config.train.steps=1500, a quiet core and 38 minutes e
 
 from ml_collections import ConfigDict
 
-from configs.common import set_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
 
 LANGUAGES = ('de', 'en')
 

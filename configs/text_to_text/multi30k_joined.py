@@ -17,7 +17,8 @@ seconds a step, as rows this short are read densely by both.
 
 from ml_collections import ConfigDict
 
-from configs.common import leave_model_open, set_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import leave_model_open, text_to_text_config
 
 ENCODERS = {'full': 'full', 'window': 'window(16)'}  # 16 tokens to each side: about a sentence before and one after
 JOINED = 8

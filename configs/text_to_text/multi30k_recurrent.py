@@ -21,7 +21,8 @@ which a step is 0.94 seconds in the median, 26.8 of `luong-feeding` in 47, 26.6 
 
 from ml_collections import ConfigDict
 
-from configs.common import set_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
 
 BOTH: dict[str, object] = {'bidirectional': True, 'state_width': 256, 'readout': 'maxout', 'cell': 'gru'}
 LUONG: dict[str, object] = {'source_reading': 'after', 'layers': 2, 'decoder_layers': 2, 'score': 'general'}

@@ -14,7 +14,9 @@ one is in books.py.
 
 from ml_collections import ConfigDict
 
-from configs.common import T5_SIZES, T5_V1_1_SIZES, set_fields, t5_fields, t5_v1_1_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
+from efficient_attention.models.text_to_text_sizes import T5_SIZES, T5_V1_1_SIZES, t5_fields, t5_v1_1_fields
 
 SIZES = (*T5_SIZES, *(f'v1_1-{size}' for size in T5_V1_1_SIZES))
 RATES = ('dropout_rate', 'attention_dropout_rate', 'feed_forward_dropout_rate')

@@ -20,7 +20,8 @@ to 0.92, of `sort` 0.997 and 0.952 or more, of `sum` 0.81 to 0.94 and 0.87 to 0.
 
 from ml_collections import ConfigDict
 
-from configs.common import set_fields, text_to_text_config
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
 
 PROBLEMS = ('copy', 'reverse', 'sort', 'sum')
 POSITIONS: dict[str, dict[str, object]] = {

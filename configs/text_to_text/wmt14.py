@@ -17,7 +17,9 @@ apart.
 
 from ml_collections import ConfigDict
 
-from configs.common import set_fields, text_to_text_config, vaswani_fields
+from configs.common import set_fields
+from configs.text_to_text.common import text_to_text_config
+from efficient_attention.models.text_to_text_sizes import vaswani_fields
 
 SIZES = {'base': 100_000, 'big': 300_000}  # steps
 

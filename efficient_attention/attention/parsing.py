@@ -31,12 +31,12 @@ from efficient_attention.attention.patterns import (
     Window,
 )
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
-from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.registry import NAMES, load_room
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
 # A pattern's text stands for `Softmax`, which has no name of its own.
-MECHANISMS: dict[str, type[Mechanism]] = {name: room.kind for name, room in ROOMS.items() if room.kind is not Softmax}
+MECHANISMS = tuple(name for name in NAMES if name != Softmax.name)
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     'full': Full,
     'causal': Causal,
@@ -103,7 +103,7 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
     if name not in MECHANISMS:
         return Softmax(_build(node, text))
-    make = MECHANISMS[name]
+    make = load_room(name).kind
     read = _pattern_or_constant if issubclass(make, OverPattern) else _constant
     arguments, options = _arguments(node, text, read) if isinstance(node, ast.Call) else ([], {})
     placed = [field for field in dataclasses.fields(make) if not field.kw_only]
@@ -180,7 +180,7 @@ def _build(node: ast.expr, text: str) -> Pattern:
 def _known(name: str, text: str) -> Callable[..., Pattern]:
     """The function that makes the pattern of this name; a mechanism's name and unknown ones raise an InputError."""
     if name in MECHANISMS:
-        make, whole = MECHANISMS[name], _parse(text)
+        make, whole = load_room(name).kind, _parse(text)
         if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
             raise InputError(f'attention {text!r}: {name} is a mechanism of its own and no pattern')
         advice = f'write {name}(...) around the whole pattern' if issubclass(make, OverPattern) else 'write it alone'

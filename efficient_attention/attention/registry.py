@@ -1,50 +1,41 @@
-"""Every mechanism's room, by the mechanism's name; a new one is a line here."""
+"""The mechanisms by name: a new one is a name here. Its room is loaded when a text or a call first names it."""
 
 import functools
+import importlib
 
-from efficient_attention.attention import (
-    entmax,
-    favor,
-    hard,
-    induced,
-    linear,
-    linformer,
-    local_p,
-    lsh,
-    nystrom,
-    routing,
-    sinkhorn,
-    softmax,
-    sparsemax,
-    synthesizer,
-)
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
 
-_ROOMS = (
-    softmax.ROOM,  # in a text a pattern stands for it
-    lsh.ROOM,
-    favor.ROOM,
-    linear.ROOM,
-    sparsemax.ROOM,
-    entmax.ROOM,
-    hard.ROOM,
-    local_p.ROOM,
-    linformer.ROOM,
-    nystrom.ROOM,
-    induced.ROOM,
-    sinkhorn.ROOM,
-    routing.ROOM,
-    synthesizer.make_room(softmax.ROOM),
+# Folders beside this file; in a text a pattern stands for softmax.
+NAMES = (
+    'softmax',
+    'lsh',
+    'favor',
+    'linear',
+    'sparsemax',
+    'entmax',
+    'hard',
+    'local_p',
+    'linformer',
+    'nystrom',
+    'induced',
+    'sinkhorn',
+    'routing',
+    'synthesizer',
 )
-ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}
+
+
+@functools.cache
+def load_room(name: str) -> Room:
+    """The room in the folder of this name; a synthesizer's is made from softmax's."""
+    folder = importlib.import_module(f'efficient_attention.attention.{name}')
+    return folder.make_room(load_room('softmax')) if name == 'synthesizer' else folder.ROOM
 
 
 def room_of(mechanism: Mechanism) -> Room:
     """The room of a mechanism; raises NotImplementedError where the registry has none."""
-    for room in ROOMS.values():
-        if room.kind is type(mechanism):
-            return room
+    if mechanism.name in NAMES and (room := load_room(mechanism.name)).kind is type(mechanism):
+        return room
     raise NotImplementedError(f'{type(mechanism).__name__} has no room in attention/registry.py')
 
 

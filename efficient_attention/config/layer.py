@@ -1,27 +1,168 @@
-"""Fields of one transformer layer, a part of the config group `model`."""
+"""The fields of one transformer layer, with their checks; `ModelConfig` adds those of a whole model."""
 
 import dataclasses
+import functools
+import math
+from typing import Any
 
 import jax.numpy as jnp
 
+from efficient_attention.attention.attend import BACKENDS
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import model_needs, parse_mechanism
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.compression import CompressionConfig
-from efficient_attention.config.fields import EXPORTED, marked
-from efficient_attention.errors import require
+from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
+from efficient_attention.errors import InputError, require
+from efficient_attention.recurrence.cells import CELLS
 
+WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # which any mechanism serves
+RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
+BUCKETED = ('t5', 'tupe_r')  # of `relative`: those with a table by the distance of query and key
+UNTIED = ('tupe', 'tupe_r')  # of `relative`: those with a product of positions beside that of contents
+BIASES = ('none', 'alibi', 't5')  # of `relative`: those that a sum with any logits makes sense of
+SCORES = ('dot', 'general', 'additive', 'location')
+UNSCALED = ('additive', 'location')  # which 1 / sqrt(K) does not multiply
+# Fields of which each score but 'dot' has no sense, or no form yet, with the values that they must have.
+DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
+ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
+ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')
+# Fields of the feed-forward sub-layer, with the values that they must have without it; its width: 4 x width.
+OF_FEED_FORWARD: dict[str, Any] = {
+    'feed_forward_chunk': 0,
+    'feed_forward_bias': True,
+    'feed_forward_gate': False,
+    'feed_forward_dropout_rate': 0.0,
+}
+OF_CELLS = ('bidirectional', 'state_width', 'state_dropout_rate', 'recurrent_chunk')
+READINGS = ('layers', 'state', 'before', 'after')
+INITIAL_STATES = ('zeros', 'copy', 'map', 'map_backward')
+READOUTS = ('none', 'maxout')
+OF_READINGS = ('source_reading', 'input_feeding', 'initial_state', 'readout')
+COMPRESSIONS = ('none', 'convolution', 'mean', 'max')
+OF_COMPRESSIONS = ('compressed_length', 'compression_rate', 'reconstruction_weight')
 NORMS = ('post', 'pre', 'none')
 NORM_KINDS = ('layer', 'rms')
 KERNEL_INITS = ('fixed', 'fan_in')
 DTYPES = ('float32', 'bfloat16')
+KINDS = 'kinds'  # key of a field's metadata: the values of `relative` that read it; all where it is missing
+
+
+def read_with(*kinds: str, default: Any) -> Any:
+    """A dataclass field that these kinds of relative attention alone read; with others it must have its default."""
+    return dataclasses.field(default=default, metadata={KINDS: kinds})
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerConfig(CompressionConfig):
-    """Shape and numerics of a layer; defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code).
+class LayerConfig:
+    """The sub-layers of a layer and their numerics.
+
+    Defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code). Each group of fields has its
+    checks in a method below, in the same order.
+
+    Scores: 'dot' q k, 'general' q W k (Luong et al. 2015, arXiv 1508.04025, equation 8), 'additive' v tanh(q + k)
+    (Bahdanau et al. 2014, arXiv 1409.0473), 'location' q t of a learned vector t for each key position (Luong,
+    equation 9).
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
     """
+
+    # -- Attention --
+
+    width: int = 128  # D
+    heads: int = 2  # H
+    head_width: int = 0  # K; 0 = width / heads
+    # a mechanism's text form, or several with ';', which the layers take in turn
+    attention: str = marked(EXPORTED, default='full')
+    # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
+    attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
+    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, slots (linformer,
+    # induced), a window by positions, a distribution such as entmax over these, or places that tokens predict, local_p
+    cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
+    attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
+    scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
+    shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
+    # most tokens of a row that data may mark as global; above 0 adds their projections
+    global_tokens: int = read_by('fine_tuning', default=0, marks=(EXPORTED,))
+    rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
+    attention_dropout_rate: float = 0.1  # on attention weights
+
+    # -- Relative positions in attention --
+
+    # What positions add to the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'.
+    relative: str = 'none'
+    # rows of the table of 't5' and 'tupe_r'; both directions share them in an encoder
+    relative_buckets: int = read_with(*BUCKETED, default=32)
+    relative_max_distance: int = read_with(*BUCKETED, default=128)  # positions from which on all distances share a row
+    # of 'transformer_xl': one u and v for all layers, or one for each
+    relative_shared_biases: bool = read_with('transformer_xl', default=True)
+    # of 'transformer_xl': positions from which on all distances count as this one; 0 = none
+    clamp_length: int = read_with('transformer_xl', default=0)
+    same_length: bool = False  # with memory: each token reads M keys, itself among them, not M and its whole segment
+    # 'tupe', 'tupe_r': [CLS], an encoder's position 0, has learned terms in place of positions
+    relative_cls_reset: bool = read_with(*UNTIED, default=True)
+
+    # -- How queries and keys are compared, in all attentions of the model --
+
+    # 'dot' | 'general' | 'additive' | 'location'; the first two times 1 / sqrt(K) with `scaled_logits`
+    score: str = 'dot'
+    location_length: int = 512  # key positions that have a vector of 'location'
+    # factor of the gradient of what a sampled cross-attention draws; 1 = that of the expected loss
+    reinforce_weight: float = 1.0
+
+    # -- Feed-forward sub-layer --
+
+    feed_forward: bool = True  # False = layers have no such sub-layer
+    feed_forward_width: int = 0  # F; 0 = 4 x width
+    # positions computed at a time in the feed-forward layer; 0 = all at once
+    feed_forward_chunk: int = marked(EXPORTED, default=0)
+    feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
+    feed_forward_gate: bool = False  # activation(x W_gate) * x W_up in place of activation(x W_up) (T5 1.1)
+    feed_forward_dropout_rate: float = 0.0  # on the activations between its two products (T5, BART)
+    # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu', called swish (Marian)
+    activation: str = 'gelu_tanh'
+
+    # -- Recurrent sub-layer, in the place of self-attention --
+
+    # 'none' = layers mix positions by attention | 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2' = by a recurrent cell
+    cell: str = 'none'
+    bidirectional: bool = False  # of an encoder: a second cell reads the row from its end
+    # of both directions: each has a stack of its own over its half of the width and never reads the other's states, so
+    # that a language model may have both (ELMo)
+    directions_apart: bool = read_by('language_modelling', 'fine_tuning', default=False)
+    # U of each direction; 0 = the width, or half of it in each of two. Where all are not the width, a matrix maps them
+    state_width: int = 0
+    state_dropout_rate: float = 0.0  # on the state, one mask for all positions of a row (Gal & Ghahramani 2016)
+    # positions whose products and states are kept for gradients at a time, the others computed again; 0 = of all
+    recurrent_chunk: int = marked(CHANGEABLE, default=0)
+
+    # -- What a decoder of recurrent layers knows of its source --
+
+    # 'layers' = a cross-attention in every layer | 'state' = nothing but the first states | 'before' = one attention
+    # asked by the last layer's state before a step, whose cells read what it gives (Bahdanau et al. 2014) | 'after' =
+    # one asked by what the last layer gives after it, joined with that for the output layer (Luong et al. 2015)
+    source_reading: str = read_by('text_to_text', default='layers')
+    # of 'after': the first layer also reads what was joined at the position before
+    input_feeding: bool = read_by('text_to_text', default=False)
+    # of the decoder: 'zeros' | the encoder's last states, layer by layer: 'copy' = as they are | 'map' = tanh of a
+    # learned map of all directions' | 'map_backward' = of the backward direction's alone (Bahdanau et al. 2014)
+    initial_state: str = read_by('text_to_text', default='zeros')
+    # 'maxout' = what goes to the output layer is the larger of each pair of a map's results, from the last layer's
+    # vector, the embedding of the word before and what attention gave (Bahdanau et al. 2014)
+    readout: str = read_by('text_to_text', default='none')
+
+    # -- What becomes of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
+
+    # 'none' = they are forgotten | they go on in fewer slots: 'convolution' = learned, its kernel as wide as its stride
+    # | 'mean' | 'max' = pooled
+    compression: str = read_by('language_modelling', default='none')
+    # slots of each layer's compressed memory, in front of its memory; one is a position, as a token is
+    compressed_length: int = read_by('language_modelling', default=0)
+    compression_rate: int = read_by('language_modelling', default=4)  # tokens that become one slot
+    # of 'convolution': the factor of its loss, how far attention to its slots is from attention to the tokens
+    reconstruction_weight: float = read_by('language_modelling', default=0.0)
+
+    # -- Residual sums, norms, initial values, numbers --
 
     # normalise after the residual sum ('post', BERT), before each sub-layer ('pre'), or nowhere in the layers ('none')
     norm: str = 'post'
@@ -39,7 +180,257 @@ class LayerConfig(CompressionConfig):
     dtype: str = marked(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
-        CompressionConfig.__post_init__(self)
+        self._check_attention()
+        self._check_relative()
+        self._check_score()
+        self._check_feed_forward()
+        self._check_recurrent()
+        self._check_source_reading()
+        self._check_compression()
+        self._check_residual()
+
+    @functools.cached_property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The mechanisms that layers take in turn, parsed once."""
+        return tuple(parse_mechanism(text) for text in self.attention.split(';'))
+
+    @functools.cached_property
+    def cross_mechanism(self) -> Mechanism:
+        """The mechanism of all layers' cross-attention."""
+        return parse_mechanism(self.cross_attention)
+
+    @property
+    def logit_scale(self) -> float:
+        """What products of queries and keys are multiplied by beside attention's 1 / sqrt(K)."""
+        return 1.0 if self.scaled_logits else math.sqrt(self.head_width)
+
+    @property
+    def query_scale(self) -> float:
+        """What queries are multiplied by beside attention's 1 / sqrt(K).
+
+        Untied positions add a second product to the logits and halve both variances (Ke et al. 2020, equation 7).
+        """
+        return self.logit_scale * math.sqrt(0.5) if self.relative in UNTIED else self.logit_scale
+
+    @property
+    def reads_length(self) -> bool:
+        """Whether padding at the end of a row may change what its tokens read."""
+        return any(mechanism.reads.by_length for mechanism in self.mechanisms)
+
+    @property
+    def units(self) -> int:
+        """The width of a recurrent state, U, of each direction."""
+        return self.state_width or self.width // (1 + self.bidirectional)
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether what a decoder's first layer reads at a position depends on what was made of the one before."""
+        return self.source_reading == 'before' or self.input_feeding
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        """The dtype of activations and matrix products."""
+        return jnp.dtype(self.dtype)
+
+    def _check_attention(self) -> None:
+        require(self.heads >= 1, 'model.heads', self.heads, 'at least 1')
+        is_divisor = self.width % self.heads == 0
+        allowed = f'a divisor of model.width {self.width}, or set model.head_width'
+        require(is_divisor or self.head_width > 0, 'model.heads', self.heads, allowed)
+        object.__setattr__(self, 'head_width', self.head_width or self.width // self.heads)
+        for name in ('width', 'head_width'):
+            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        rate = self.attention_dropout_rate
+        require(0.0 <= rate < 1.0, 'model.attention_dropout_rate', rate, 'in [0, 1)')
+        fits = not self.rotary or self.head_width % 2 == 0
+        require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
+        check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
+        require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
+        if self.global_tokens and not all(mechanism.form.merges for mechanism in self.mechanisms):
+            raise InputError(
+                f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
+            )
+        self._check_learned()
+        for mechanism in self.mechanisms:
+            self._check_mechanism(mechanism)
+            self._check_backend('model.attention', self.attention, mechanism)
+        self._check_backend('model.cross_attention', self.cross_attention, self.cross_mechanism)
+        self._check_cross_mechanism()
+
+    def _check_learned(self) -> None:
+        learning = [one for one in self.mechanisms if one.learned_operands(self.heads, self.head_width)]
+        if learning and len(self.mechanisms) > 1:
+            raise InputError(
+                f'model.attention {self.attention!r}: {learning[0].name} learns arrays of its own, and layers that '
+                'take mechanisms in turn are made alike; let it be the only one'
+            )
+        operands = self.cross_mechanism.learned_operands(self.heads, self.head_width)
+        if any(operand.is_shared for operand in operands.values()):
+            raise InputError(
+                f'model.cross_attention {self.cross_attention!r}: arrays that all layers share are served in '
+                'model.attention alone'
+            )
+
+    def _check_mechanism(self, mechanism: Mechanism) -> None:
+        if mechanism.draws.in_training:
+            raise InputError(
+                f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
+                'sampled=True out here'
+            )
+        if not mechanism.reads.own_row:
+            raise InputError(
+                f'model.attention {self.attention!r} predicts places in another sequence: use it as '
+                'model.cross_attention, and window(w) here'
+            )
+        mechanism.check_heads(self.heads)
+        self._check_compared(mechanism)
+        has_keys = self.shared_qk or not mechanism.needs.shared_qk
+        has_dropout = mechanism.form.has_dropout or self.attention_dropout_rate == 0.0
+        if not (has_keys and has_dropout):
+            name = type(mechanism).__name__
+            raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
+        if not self.scaled_logits and mechanism.needs.shared_qk:
+            raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
+
+    def _check_compared(self, mechanism: Mechanism) -> None:
+        if mechanism.reads.queries and mechanism.reads.keys:
+            return
+        needed = {'shared_qk': False, 'rotary': False, 'score': 'dot', 'scaled_logits': True}
+        for name, value in needed.items():
+            found = getattr(self, name)
+            allowed = f'{value!r} with model.attention {self.attention!r}, which compares no queries with keys'
+            require(found == value, f'model.{name}', found, allowed)
+        is_free = self.relative != 'transformer_xl'
+        allowed = f'another with model.attention {self.attention!r}, which compares no queries with keys'
+        require(is_free, 'model.relative', 'transformer_xl', allowed)
+
+    def _check_backend(self, field: str, text: str, mechanism: Mechanism) -> None:
+        backend = self.attention_backend
+        if backend not in WITHOUT_BACKENDS and not mechanism.form.has_backends:
+            raise InputError(
+                f'model.attention_backend {backend!r} executes softmax, and {field} {text!r} has one fast form; use '
+                f'{", ".join(WITHOUT_BACKENDS)}'
+            )
+
+    def _check_cross_mechanism(self) -> None:
+        mechanism, text = self.cross_mechanism, self.cross_attention
+        if not mechanism.reads_other_sequence:
+            raise InputError(
+                f'model.cross_attention {text!r} {mechanism.reads.why_one_row}; use full, window(w), sparsemax(full), '
+                'favor, linear, linformer(rank, length) or induced, none of them causal'
+            )
+        mechanism.check_heads(self.heads)
+        if not mechanism.form.has_dropout and self.attention_dropout_rate:
+            raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
+
+    def _check_relative(self) -> None:
+        kind = self.relative
+        check_one_of('model.relative', kind, RELATIVE)
+        if kind != 'none' and not all(mechanism.form.has_logits for mechanism in self.mechanisms):
+            raise InputError(f'model.relative is {kind!r}; attention {self.attention!r} takes no bias on its logits')
+        if kind != 'none' and self.global_tokens:
+            raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")
+        for field in dataclasses.fields(LayerConfig):
+            if kind not in field.metadata.get(KINDS, RELATIVE):
+                allowed = f'{field.default!r} with model.relative {kind!r}, which does not read it'
+                value = getattr(self, field.name)
+                require(value == field.default, f'model.{field.name}', value, allowed)
+        fits = self.scaled_logits or kind != 'transformer_xl'
+        require(fits, 'model.scaled_logits', False, "True with model.relative 'transformer_xl'")
+        require(self.clamp_length >= 0, 'model.clamp_length', self.clamp_length, '0 or more')
+        even = kind != 'transformer_xl' or self.width % 2 == 0
+        require(even, 'model.width', self.width, 'even for the sinusoids of transformer_xl')
+        count, most = self.relative_buckets, self.relative_max_distance
+        require(count >= 4 and count % 2 == 0, 'model.relative_buckets', count, 'even and at least 4')
+        require(most > count // 2, 'model.relative_max_distance', most, 'above half of model.relative_buckets')
+
+    def _check_score(self) -> None:
+        check_one_of('model.score', self.score, SCORES)
+        check_within('model.reinforce_weight', self.reinforce_weight, 0)
+        is_read = self.cross_mechanism.draws.in_training or self.reinforce_weight == 1.0
+        allowed = '1.0 without a model.cross_attention that draws, such as hard(full, sampled=True)'
+        require(is_read, 'model.reinforce_weight', self.reinforce_weight, allowed)
+        length, default = self.location_length, LayerConfig.location_length
+        require(length >= 1, 'model.location_length', length, 'at least 1')
+        is_read = self.score == 'location' or length == default
+        require(is_read, 'model.location_length', length, f"{default} without model.score 'location', which reads it")
+        if self.score == 'dot':
+            return
+        why = f'with model.score {self.score!r}'
+        for name, needed in DOT_ALONE.items():
+            require(getattr(self, name) == needed, f'model.{name}', getattr(self, name), f'{needed!r} {why}')
+        require(self.relative in BIASES, 'model.relative', self.relative, f'one of {", ".join(BIASES)} {why}')
+        is_read = self.scaled_logits or self.score not in UNSCALED
+        require(is_read, 'model.scaled_logits', self.scaled_logits, f'True {why}, which is never scaled')
+        self._check_logits(why)
+
+    def _check_logits(self, why: str) -> None:
+        if self.score != 'additive':
+            return
+        backends = ', '.join(ADDITIVE_BACKENDS)
+        fits = self.attention_backend in ADDITIVE_BACKENDS
+        require(fits, 'model.attention_backend', self.attention_backend, f'one of {backends} {why}')
+        allowed = f'a distribution over the logits of a pattern {why}'
+        has_logits = all(mechanism.form.has_logits for mechanism in self.mechanisms)
+        require(has_logits, 'model.attention', self.attention, allowed)
+        require(self.cross_mechanism.form.has_logits, 'model.cross_attention', self.cross_attention, allowed)
+
+    def _check_feed_forward(self) -> None:
+        object.__setattr__(self, 'feed_forward_width', self.feed_forward_width or 4 * self.width)
+        if not self.feed_forward:
+            for name, needed in ({'feed_forward_width': 4 * self.width} | OF_FEED_FORWARD).items():
+                allowed = f'{needed!r} with model.feed_forward False, which has no such sub-layer'
+                require(getattr(self, name) == needed, f'model.{name}', getattr(self, name), allowed)
+        require(self.feed_forward_width >= 1, 'model.feed_forward_width', self.feed_forward_width, 'at least 1')
+        require(self.feed_forward_chunk >= 0, 'model.feed_forward_chunk', self.feed_forward_chunk, '0 or more')
+        check_within('model.feed_forward_dropout_rate', self.feed_forward_dropout_rate, 0, 1, high_is_open=True)
+        has_chunks = self.feed_forward_chunk > 0 and self.feed_forward_dropout_rate > 0
+        allowed = '0 with model.feed_forward_dropout_rate'
+        require(not has_chunks, 'model.feed_forward_chunk', self.feed_forward_chunk, allowed)
+        check_one_of('model.activation', self.activation, ACTIVATIONS)
+
+    def _check_recurrent(self) -> None:
+        check_one_of('model.cell', self.cell, ('none', *CELLS))
+        check_within('model.state_dropout_rate', self.state_dropout_rate, 0, 1, high_is_open=True)
+        require(self.recurrent_chunk >= 0, 'model.recurrent_chunk', self.recurrent_chunk, '0 or more')
+        require(self.state_width >= 0, 'model.state_width', self.state_width, '0 or more')
+        if self.cell == 'none':
+            self._check_defaults(OF_CELLS, 'model.cell')
+            return
+        fits = not self.bidirectional or self.state_width or self.width % 2 == 0
+        require(bool(fits), 'model.width', self.width, 'even for model.bidirectional, or set model.state_width')
+        has_matrix = not self.cell.startswith('sru') or not self.state_dropout_rate
+        allowed = f'0 with model.cell {self.cell!r}, whose state no matrix reads'
+        require(has_matrix, 'model.state_dropout_rate', self.state_dropout_rate, allowed)
+
+    def _check_source_reading(self) -> None:
+        check_one_of('model.source_reading', self.source_reading, READINGS)
+        check_one_of('model.initial_state', self.initial_state, INITIAL_STATES)
+        check_one_of('model.readout', self.readout, READOUTS)
+        if self.cell == 'none':
+            self._check_defaults(OF_READINGS, 'model.cell')
+        reads = f'with model.source_reading {self.source_reading!r}'
+        fits = not self.input_feeding or self.source_reading == 'after'
+        require(fits, 'model.input_feeding', True, f'False {reads}')
+        fits = self.readout == 'none' or self.source_reading in ('state', 'before')
+        require(fits, 'model.readout', self.readout, f"'none' {reads}")
+        fits = self.initial_state != 'zeros' or self.source_reading != 'state'
+        require(fits, 'model.initial_state', 'zeros', f'copy, map or map_backward {reads}')
+
+    def _check_compression(self) -> None:
+        check_one_of('model.compression', self.compression, COMPRESSIONS)
+        check_within('model.compressed_length', self.compressed_length, 0)
+        check_within('model.compression_rate', self.compression_rate, 1)
+        check_within('model.reconstruction_weight', self.reconstruction_weight, 0)
+        if self.compression == 'none':
+            self._check_defaults(OF_COMPRESSIONS, 'model.compression')
+        is_learned, weight = self.compression == 'convolution', self.reconstruction_weight
+        allowed = "above 0 with model.compression 'convolution', whose kernel nothing else trains"
+        require(weight > 0 or not is_learned, 'model.reconstruction_weight', weight, allowed)
+        allowed = f'0 with model.compression {self.compression!r}, which has no parameters'
+        require(weight == 0 or is_learned, 'model.reconstruction_weight', weight, allowed)
+
+    def _check_residual(self) -> None:
         require(0.0 <= self.dropout_rate < 1.0, 'model.dropout_rate', self.dropout_rate, 'in [0, 1)')
         check_within('model.init_std', self.init_std, 0, low_is_open=True)
         check_within('model.norm_epsilon', self.norm_epsilon, 0)
@@ -49,7 +440,8 @@ class LayerConfig(CompressionConfig):
         check_one_of('model.kernel_init', self.kernel_init, KERNEL_INITS)
         check_one_of('model.dtype', self.dtype, DTYPES)
 
-    @property
-    def compute_dtype(self) -> jnp.dtype:
-        """The dtype of activations and matrix products."""
-        return jnp.dtype(self.dtype)
+    def _check_defaults(self, names: tuple[str, ...], reader: str) -> None:
+        """Raises InputError where one of these fields has a value, and the field that has them read is not set."""
+        for name in names:
+            value, default = getattr(self, name), getattr(LayerConfig, name)
+            require(value == default, f'model.{name}', value, f'{default!r} without {reader}')

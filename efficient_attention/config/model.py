@@ -1,39 +1,117 @@
-"""A model's whole config: layers, embeddings, output, and how the layers are stacked.
+"""A model's whole config: the fields of its layers, its embeddings, its output and its stack of layers.
 
-The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- ScoreConfig <-
-FeedForwardConfig <- RecurrentConfig <- SourceReadingConfig <- CompressionConfig <- LayerConfig <- EmbeddingConfig <-
-OutputConfig <- UnevenConfig <- QuantizationConfig <- LowRankConfig <- ModelConfig), a file for each, and are not fields
-of one another.
-So a field has one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code
-(`config.width`), without a table that maps flat names to groups; a module asks for the smallest config that has what it
-reads, and takes any larger one; and a group can check its fields against those below it, such as `adaptive_divisor`
-against `embedding_width`.
+All fields of a model stand on one level, so that each has one flat name: on the command line (`--config.model.width`),
+in config.json and in code (`config.width`). Those of one layer are in `LayerConfig`, and the others here. The functions
+below the class check what a run asks of its model: a memory, rows of several texts, recurrent layers, drawn keys.
 """
 
 import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
 
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.patterns.pattern import Pattern
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
-from efficient_attention.config.low_rank import LowRankConfig
+from efficient_attention.config.layer import UNTIED, LayerConfig
 from efficient_attention.errors import InputError, require
 
+POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
+OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}  # and their values with other positions
+DECODING = ('language_modelling', 'text_to_text')  # the tasks whose models have a decoder
+ENCODING = ('pretraining', 'fine_tuning')  # the tasks whose models are an encoder alone
+QUANTIZATIONS = ('none', 'int8', 'int8_weights')
+RANK_KINDS = ('query', 'key', 'value', 'out', 'gate', 'up', 'down', 'token')
+RANK_ENTRY = re.compile(r'(\w+)=([1-9]\d*)')
 MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
+# Fields of attention to the row itself, and fields that cross-attention reads, too: what they must be without it.
+OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
+OF_ATTENTION: dict[str, Any] = {
+    'heads': 2,
+    'attention_bias': True,
+    'scaled_logits': True,
+    'attention_dropout_rate': 0.1,
+}
+OF_ATTENTION |= {'score': 'dot', 'location_length': 512, 'attention_backend': 'auto'}
+OF_ATTENTION |= {'cross_attention': 'full', 'reinforce_weight': 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig(LowRankConfig):
-    """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
-    `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`, `SourceReadingConfig`,
-    `CompressionConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`, `UnevenConfig`, `QuantizationConfig`,
-    `LowRankConfig`.
+class ModelConfig(LayerConfig):
+    """An encoder, a decoder, or both: their layers, embeddings and output.
+
+    Each group of fields has its checks in a method below, in the same order.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
     """
+
+    # -- Tables of tokens, positions and token types below the first layer --
+
+    vocab_size: int = 4096  # V
+    max_length: int = 512  # rows of the learned position table, and of that of 'tupe'
+    position_offset: int = 0  # rows of the learned table before that of position 0, which nobody reads (RoBERTa: 2)
+    # rows of the token type table; 0 = none
+    token_types: int = read_by(*ENCODING, default=2, unread=0)
+    embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
+    positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
+    axial_shape: tuple[int, ...] = ()  # positions along each axis of 'axial'; their product is the length
+    axial_widths: tuple[int, ...] = ()  # features of each axis, E in all
+    axial_sum: bool = False  # add the axes' vectors, each of width E, instead of joining them (Sparse Transformer)
+    embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
+    # one token table for both stacks of an encoder-decoder
+    shared_table: bool = read_by('text_to_text', default=True)
+    embedding_scale: bool = False  # token vectors times sqrt(width) (Transformer-XL)
+
+    # -- A decoder's softmax over words, and its loss --
+
+    # rows of the token table and outputs of an encoder-decoder's decoder, where they are not `vocab_size`, as of the
+    # encoder; 0 = they are
+    target_vocab_size: int = read_by('text_to_text', default=0)
+    # a decoder's logits from the token table, or from a dense layer of their own
+    tied_output: bool = read_by(*DECODING, default=True)
+    # a tied output's vectors times 1 / sqrt(width) (T5)
+    output_scale: bool = read_by(*DECODING, default=False)
+    # a bias for each word with a tied or an adaptive output; the dense layer has one by `dense_output_bias`
+    output_bias: bool = read_by(*DECODING, default=False)
+    dense_output_bias: bool = read_by(*DECODING, default=True)  # of an output that is neither tied nor adaptive
+    # first ids of the tail clusters of a decoder's softmax; () = one softmax
+    adaptive_cutoffs: tuple[int, ...] = read_by(*DECODING, default=())
+    adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
+    # positions of each row whose logits a decoder's loss holds at a time; 0 = all at once
+    loss_chunk: int = read_by(*DECODING, default=0, marks=(EXPORTED,))
+
+    # -- Layers that differ in size, as pruning leaves them --
+
+    # heads of each layer (of sharing 'all' of the one), such as (4, 0, 12), each as wide as before; () = `heads`
+    layer_heads: tuple[int, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+    # likewise its feed-forward units; () = `feed_forward_width`
+    layer_units: tuple[int, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+
+    # -- Layers that compute with 8-bit integers --
+
+    # 'int8' = the kernels of dense layers by output, tables by row, and what dense layers read by token |
+    # 'int8_weights' = kernels and tables alone | 'none'. Norms, biases, the products of attention and the last dense
+    # layer stay float
+    quantization: str = read_by(*ENCODING, default='none', marks=(EXPORTED,))
+    # regexes in the paths of layers that stay float too, such as 'feed_forward/down' or 'embeddings/position'
+    float_layers: tuple[str, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+
+    # -- Kernels that are products of two --
+
+    # such as ('up=96', 'token=64'): kernels [I, O] of a kind as the product of [I, r] and [r, O] in all layers, the
+    # token table as that of [V, r] and [r, E]; where the two have no fewer numbers it stays whole
+    ranks: tuple[str, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+
+    # -- The stack of layers --
 
     layers: int = 2  # N
     sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
@@ -57,58 +135,58 @@ class ModelConfig(LowRankConfig):
     scan_unroll: int = marked(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
-        LowRankConfig.__post_init__(self)
-        for name in ('layers', 'scan_unroll'):
-            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
-        require(self.layers <= MOST_LAYERS, 'model.layers', self.layers, f'at most {MOST_LAYERS}')
-        for name in ('memory_length', 'attention_seed', 'attention_redraw_steps'):
-            require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
-        has_memory = self.memory_length > 0 or not self.same_length
-        require(has_memory, 'model.same_length', self.same_length, 'False without model.memory_length')
-        require(self.decoder_layers >= 0, 'model.decoder_layers', self.decoder_layers, '0 or more')
-        require(
-            self.decoder_layers <= MOST_LAYERS, 'model.decoder_layers', self.decoder_layers, f'at most {MOST_LAYERS}'
-        )
-        check_one_of('model.sharing', self.sharing, SHARING)
-        check_one_of('model.remat', self.remat, REMAT)
-        check_one_of('model.stack', self.stack, STACKS)
-        self.check_groups()
-        allowed = f'a number of mechanisms that divides {self.layers} layers'
-        require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
-        if self.is_uneven:
-            groups = self.layer_groups * self.inner_layers
-            others = {'stack': (self.stack, 'plain'), 'memory_length': (self.memory_length, 0)}
-            others |= {'decoder_layers': (self.decoder_layers, 0), 'layer_groups x inner_layers': (groups, 1)}
-            self.check_uneven(1 if self.sharing == 'all' else self.layers, others)
-        if self.decoder_layers:
-            self.check_source_reading()
-        if self.stack == 'reversible':
-            require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
-            require(self.residual, 'model.residual', False, 'True in a reversible stack, which is made of its sums')
-            allowed = "'none' in a reversible stack, which keeps nothing"
-            require(self.remat == 'none', 'model.remat', self.remat, allowed)
-
-    def check_source_reading(self) -> None:
-        """Raises InputError where an encoder-decoder's stacks do not fit how the one reads the other."""
-        value, bidirectional = self.initial_state, self.bidirectional
-        if value != 'zeros':
-            allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
-            require(self.decoder_layers == self.layers, 'model.decoder_layers', self.decoder_layers, allowed)
-        fits = value != 'copy' or not bidirectional
-        require(fits, 'model.initial_state', value, 'zeros, map or map_backward with model.bidirectional')
-        fits = value != 'map_backward' or bidirectional
-        require(fits, 'model.initial_state', value, 'zeros, copy or map without model.bidirectional')
-        if self.source_reading == 'before':
-            allowed = "0 or model.width with model.source_reading 'before', whose queries are states"
-            require(self.state_width in (0, self.width), 'model.state_width', self.state_width, allowed)
-        if self.is_stepwise:
-            allowed = '0 where the decoder reads one position after another (model.source_reading, input_feeding)'
-            require(not self.recurrent_chunk, 'model.recurrent_chunk', self.recurrent_chunk, allowed)
-        if value != 'zeros' or self.source_reading != 'layers':
-            allowed = "'plain' with model.source_reading or model.initial_state"
-            require(self.stack == 'plain', 'model.stack', self.stack, allowed)
+        LayerConfig.__post_init__(self)
+        self._check_embedding()
+        self._check_output()
+        self._check_quantization()
+        self._check_low_rank()
+        self._check_stack()
 
     @property
+    def position_limit(self) -> int | None:
+        """How many positions the model has a place for; None where any number of them."""
+        return min(self.position_tables.values(), default=None)
+
+    @property
+    def position_tables(self) -> dict[str, int]:
+        """How many positions each table of positions has, by its field or fields."""
+        tables: dict[str, int] = {}
+        if self.positions == 'axial':
+            tables['model.axial_shape'] = math.prod(self.axial_shape)
+        elif self.positions == 'learned' or self.relative in UNTIED:
+            tables['model.max_length'] = self.max_length - self.position_offset
+        for one in self.mechanisms:
+            if one.needs.longest:
+                field = f'model.attention {one.name}'
+                tables[field] = min(tables.get(field, one.needs.longest), one.needs.longest)
+        if (cross := self.cross_mechanism).needs.longest and cross.needs.positions:  # else it bounds keys alone
+            tables[f'model.cross_attention {cross.name}'] = cross.needs.longest
+        return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether layers have numbers of heads or units of their own."""
+        return bool(self.layer_heads or self.layer_units)
+
+    @property
+    def ranks_by_kind(self) -> tuple[tuple[str, int], ...]:
+        """Each entry's kind and rank."""
+        return tuple((entry.split('=')[0], int(entry.split('=')[1])) for entry in self.ranks)
+
+    def sides(self, kind: str) -> tuple[int, int]:
+        """The inputs and outputs of a kernel of a kind, of the token table its rows and their width."""
+        inner = self.heads * self.head_width
+        if kind == 'token':
+            return self.vocab_size, self.embedding_width
+        wide = self.feed_forward_width if kind in ('gate', 'up', 'down') else inner
+        return (wide, self.width) if kind in ('out', 'down') else (self.width, wide)
+
+    def rank_of(self, kind: str, inputs: int, outputs: int) -> int:
+        """The rank of a kernel of this shape; 0 where it is whole."""
+        rank = dict(self.ranks_by_kind).get(kind, 0)
+        return rank if rank * (inputs + outputs) < inputs * outputs else 0
+
+    @functools.cached_property
     def encoder(self) -> 'ModelConfig':
         """The config of an encoder-decoder's encoder."""
         return dataclasses.replace(
@@ -120,13 +198,7 @@ class ModelConfig(LowRankConfig):
             target_vocab_size=0,
         )
 
-    @property
-    def source_limit(self) -> int | None:
-        """The longest source of an encoder-decoder: of its encoder's positions and its cross-attention's keys."""
-        limits = self.encoder.position_limit, self.cross_mechanism.needs.longest
-        return min((limit for limit in limits if limit), default=None)
-
-    @property
+    @functools.cached_property
     def decoder(self) -> 'ModelConfig':
         """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there.
 
@@ -146,6 +218,12 @@ class ModelConfig(LowRankConfig):
         )
 
     @property
+    def source_limit(self) -> int | None:
+        """The longest source of an encoder-decoder: of its encoder's positions and its cross-attention's keys."""
+        limits = self.encoder.position_limit, self.cross_mechanism.needs.longest
+        return min((limit for limit in limits if limit), default=None)
+
+    @property
     def is_stacked(self) -> bool:
         """Whether the stack has several layers' parameters, along a leading axis, or one layer's for all."""
         return self.sharing == 'none' or self.layer_groups * self.inner_layers > 1
@@ -161,7 +239,139 @@ class ModelConfig(LowRankConfig):
         inner, rounds = self.inner_layers, self.layers // self.inner_layers
         return tuple(i // inner * self.layer_groups // rounds * inner + i % inner for i in range(self.layers))
 
-    def check_groups(self) -> None:
+    def _check_embedding(self) -> None:
+        object.__setattr__(self, 'embedding_width', self.embedding_width or self.width)
+        for name in ('vocab_size', 'max_length', 'embedding_width'):
+            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        require(self.token_types >= 0, 'model.token_types', self.token_types, '0 or more')
+        check_one_of('model.positions', self.positions, POSITIONS)
+        is_even = self.positions != 'sinusoidal' or self.embedding_width % 2 == 0
+        require(is_even, 'model.embedding_width', self.embedding_width, 'even for sinusoidal positions')
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        """Raises InputError where the fields of positions do not fit together."""
+        offset = self.position_offset
+        fits = 0 <= offset < self.max_length
+        require(fits, 'model.position_offset', offset, f'0 or more and below model.max_length {self.max_length}')
+        is_read = offset == 0 or self.positions == 'learned'
+        require(is_read, 'model.position_offset', offset, "0 without model.positions 'learned'")
+        require(
+            self.relative not in UNTIED or self.positions == 'none',
+            'model.positions',
+            self.positions,
+            f"'none' with model.relative {self.relative!r}",
+        )
+        shape, widths, width = self.axial_shape, self.axial_widths, self.embedding_width
+        if self.positions != 'axial':
+            for name, default in OF_AXIAL.items():
+                value = getattr(self, name)
+                require(value == default, f'model.{name}', value, f"{default!r} without model.positions 'axial'")
+            return
+        is_shape = bool(shape) and all(size >= 1 for size in shape)
+        require(is_shape, 'model.axial_shape', shape, 'one or more sizes of at least 1')
+        if self.axial_sum:
+            require(widths == (), 'model.axial_widths', widths, '() with model.axial_sum: each axis has the full width')
+            return
+        fits = len(widths) == len(shape) and all(size >= 1 for size in widths) and sum(widths) == width
+        allowed = f'{len(shape)} widths of at least 1 whose sum is {width}, the width of the embeddings'
+        require(fits, 'model.axial_widths', widths, allowed)
+
+    def _check_output(self) -> None:
+        require(self.loss_chunk >= 0, 'model.loss_chunk', self.loss_chunk, '0 or more')
+        size = self.target_vocab_size
+        require(size >= 0, 'model.target_vocab_size', size, '0 or more')
+        for name, unread in (('shared_table', False), ('adaptive_cutoffs', ())):
+            value, allowed = getattr(self, name), f'{unread!r} with model.target_vocab_size {size}'
+            require(not size or value == unread, f'model.{name}', value, allowed)
+        self._check_clusters()
+
+    def _check_clusters(self) -> None:
+        """Raises InputError where the fields of the adaptive softmax do not fit one another."""
+        cutoffs, divisor = self.adaptive_cutoffs, self.adaptive_divisor
+        edges = (0, *cutoffs, self.vocab_size)
+        require(
+            all(low < high for low, high in itertools.pairwise(edges)),
+            'model.adaptive_cutoffs',
+            cutoffs,
+            f'rising ids above 0 and below model.vocab_size {self.vocab_size}',
+        )
+        if not cutoffs:
+            require(divisor == 1, 'model.adaptive_divisor', divisor, '1 without model.adaptive_cutoffs')
+        else:
+            allowed = f'1 to {self.embedding_width} in its power {len(cutoffs)}, so that each cluster has a width'
+            fits = 1 <= divisor and divisor ** len(cutoffs) <= self.embedding_width
+            require(fits, 'model.adaptive_divisor', divisor, allowed)
+        has_dense = not self.tied_output and not cutoffs
+        require(not (self.output_bias and has_dense), 'model.output_bias', True, 'False with a dense output layer')
+        is_read = has_dense or self.dense_output_bias
+        require(is_read, 'model.dense_output_bias', False, 'True without a dense output layer')
+        is_read = (self.tied_output and not cutoffs) or not self.output_scale
+        require(is_read, 'model.output_scale', True, 'False without a tied output of one softmax')
+
+    def _check_quantization(self) -> None:
+        check_one_of('model.quantization', self.quantization, QUANTIZATIONS)
+        if self.quantization == 'none':
+            require(not self.float_layers, 'model.float_layers', self.float_layers, 'empty without model.quantization')
+            return
+        require(self.cell == 'none', 'model.cell', self.cell, "'none' with model.quantization")
+        for pattern in self.float_layers:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InputError(
+                    f'model.float_layers has {pattern!r}, which is no regular expression: {error}'
+                ) from None
+
+    def _check_low_rank(self) -> None:
+        for entry in self.ranks:
+            match = RANK_ENTRY.fullmatch(entry) if isinstance(entry, str) else None
+            if match is None or match[1] not in RANK_KINDS:
+                raise InputError(f"model.ranks has {entry!r}; entries are as 'up=96', of {', '.join(RANK_KINDS)}")
+            most = min(self.sides(match[1]))
+            require(int(match[2]) <= most, 'model.ranks', self.ranks, f'at most {most} of {match[1]}, its smaller side')
+        kinds = [entry.split('=')[0] for entry in self.ranks]
+        require(len(set(kinds)) == len(kinds), 'model.ranks', self.ranks, 'one entry of a kind')
+        missing = {'gate': not (self.feed_forward and self.feed_forward_gate), 'up': not self.feed_forward}
+        missing['down'] = missing['up']
+        for kind in kinds:
+            require(not missing.get(kind, False), 'model.ranks', self.ranks, f'no {kind!r}, which the layers lack')
+        served = {'cell': 'none', 'adaptive_cutoffs': (), 'global_tokens': 0}
+        for name, needed in served.items() if self.ranks else ():
+            require(getattr(self, name) == needed, f'model.{name}', getattr(self, name), f'{needed!r} with model.ranks')
+
+    def _check_stack(self) -> None:
+        for name in ('layers', 'scan_unroll'):
+            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        require(self.layers <= MOST_LAYERS, 'model.layers', self.layers, f'at most {MOST_LAYERS}')
+        for name in ('memory_length', 'attention_seed', 'attention_redraw_steps'):
+            require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
+        has_memory = self.memory_length > 0 or not self.same_length
+        require(has_memory, 'model.same_length', self.same_length, 'False without model.memory_length')
+        require(self.decoder_layers >= 0, 'model.decoder_layers', self.decoder_layers, '0 or more')
+        require(
+            self.decoder_layers <= MOST_LAYERS, 'model.decoder_layers', self.decoder_layers, f'at most {MOST_LAYERS}'
+        )
+        check_one_of('model.sharing', self.sharing, SHARING)
+        check_one_of('model.remat', self.remat, REMAT)
+        check_one_of('model.stack', self.stack, STACKS)
+        self._check_groups()
+        allowed = f'a number of mechanisms that divides {self.layers} layers'
+        require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
+        if self.is_uneven:
+            groups = self.layer_groups * self.inner_layers
+            others = {'stack': (self.stack, 'plain'), 'memory_length': (self.memory_length, 0)}
+            others |= {'decoder_layers': (self.decoder_layers, 0), 'layer_groups x inner_layers': (groups, 1)}
+            self._check_uneven(1 if self.sharing == 'all' else self.layers, others)
+        if self.decoder_layers:
+            self._check_two_stacks()
+        if self.stack == 'reversible':
+            require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
+            require(self.residual, 'model.residual', False, 'True in a reversible stack, which is made of its sums')
+            allowed = "'none' in a reversible stack, which keeps nothing"
+            require(self.remat == 'none', 'model.remat', self.remat, allowed)
+
+    def _check_groups(self) -> None:
         """Raises InputError where the fields of shared layers do not fit together."""
         for name in ('layer_groups', 'inner_layers'):
             value = getattr(self, name)
@@ -172,6 +382,58 @@ class ModelConfig(LowRankConfig):
         most = self.layers // inner
         allowed = f'at most {most}, the rounds of model.layers {self.layers}'
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
+
+    def _check_uneven(self, count: int, others: Mapping[str, tuple[Any, Any]]) -> None:
+        """Raises InputError where the numbers do not fit so many layers with parameters, or are not served.
+
+        `others` are fields of the stack: what they are, and what they must be.
+        """
+        asked = 'layer_heads' if self.layer_heads else 'layer_units'
+        for name, most in (('layer_heads', self.heads), ('layer_units', self.feed_forward_width)):
+            sizes = getattr(self, name)
+            allowed = f'{count} numbers from 0 to {most}, one for each layer with parameters of its own'
+            fits = not sizes or (len(sizes) == count and all(0 <= size <= most for size in sizes))
+            require(fits, f'model.{name}', sizes, allowed)
+        if self.layer_units:
+            require(self.feed_forward, 'model.layer_units', self.layer_units, 'empty without model.feed_forward')
+        own = {'cell': 'none', 'relative': 'none', 'score': 'dot', 'global_tokens': 0, 'directions_apart': False}
+        served = {name: (getattr(self, name), needed) for name, needed in own.items()} | dict(others)
+        for name, (found, needed) in served.items():
+            require(found == needed, f'model.{name}', found, f'{needed!r} with model.{asked}')
+        require(len(self.mechanisms) == 1, 'model.attention', self.attention, f'one mechanism with model.{asked}')
+        if self.layer_heads:
+            allowed = 'a mechanism that is the same for every head, whatever their number, with model.layer_heads'
+            require(not differs_by_head(self.mechanisms[0], self.heads), 'model.attention', self.attention, allowed)
+        learned = self.mechanisms[0].learned_operands(self.heads, self.head_width)
+        allowed = f'a mechanism that learns no arrays of its own with model.{asked}'
+        require(not learned, 'model.attention', self.attention, allowed)
+
+    def _check_two_stacks(self) -> None:
+        """Raises InputError where an encoder-decoder's stacks do not fit how the one reads the other."""
+        value, bidirectional = self.initial_state, self.bidirectional
+        if value != 'zeros':
+            allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
+            require(self.decoder_layers == self.layers, 'model.decoder_layers', self.decoder_layers, allowed)
+        fits = value != 'copy' or not bidirectional
+        require(fits, 'model.initial_state', value, 'zeros, map or map_backward with model.bidirectional')
+        fits = value != 'map_backward' or bidirectional
+        require(fits, 'model.initial_state', value, 'zeros, copy or map without model.bidirectional')
+        if self.source_reading == 'before':
+            allowed = "0 or model.width with model.source_reading 'before', whose queries are states"
+            require(self.state_width in (0, self.width), 'model.state_width', self.state_width, allowed)
+        if self.is_stepwise:
+            allowed = '0 where the decoder reads one position after another (model.source_reading, input_feeding)'
+            require(not self.recurrent_chunk, 'model.recurrent_chunk', self.recurrent_chunk, allowed)
+        if value != 'zeros' or self.source_reading != 'layers':
+            allowed = "'plain' with model.source_reading or model.initial_state"
+            require(self.stack == 'plain', 'model.stack', self.stack, allowed)
+
+
+def differs_by_head(mechanism: Mechanism, heads: int) -> bool:
+    """Whether heads have patterns of their own, or draw at random for all of them together."""
+    pattern = getattr(mechanism, 'pattern', None)
+    forms = {pattern.for_head(head, heads) for head in range(heads)} if isinstance(pattern, Pattern) else set()
+    return len(forms) > 1 or mechanism.draws.for_all_heads
 
 
 def check_decoder(config: ModelConfig) -> None:
@@ -186,3 +448,141 @@ def check_decoder(config: ModelConfig) -> None:
         if not mechanism.is_causal:
             advice = mechanism.causal_form(text.strip())
             raise InputError(f'model.decoder_attention {text.strip()!r} is not causal; write {advice}')
+
+
+def check_draws(model: ModelConfig) -> None:
+    """Raises InputError where the config has what training by draws does not serve."""
+    if not model.cross_mechanism.draws.in_training:
+        return
+    why = f'with model.cross_attention {model.cross_attention!r}, whose draws need the loss of each target'
+    require(model.loss_chunk == 0, 'model.loss_chunk', model.loss_chunk, f'0 {why}')
+    require(model.stack == 'plain', 'model.stack', model.stack, f"'plain' {why}")
+
+
+def check_recurrent(model: ModelConfig) -> None:
+    """Raises InputError where layers are recurrent and a field asks for what they do not do."""
+    fits = model.bidirectional or not model.directions_apart
+    require(fits, 'model.directions_apart', True, 'False without model.bidirectional')
+    if model.cell == 'none':
+        return
+    reason = f'with model.cell {model.cell!r}, whose layers do not read it'
+    for field, text in (('attention', model.attention), ('decoder_attention', model.decoder_attention)):
+        require(text in ('full', 'causal'), f'model.{field}', text, f"'full' or 'causal' {reason}")
+    has_attention = model.decoder_layers > 0 and model.source_reading != 'state'
+    for field, value in (OF_SELF_ATTENTION | ({} if has_attention else OF_ATTENTION)).items():
+        require(getattr(model, field) == value, f'model.{field}', getattr(model, field), f'{value!r} {reason}')
+    if not has_attention:
+        allowed = f'0, or model.width / model.heads, {reason}'
+        require(model.head_width == model.width // model.heads, 'model.head_width', model.head_width, allowed)
+    has_memory = model.directions_apart and model.memory_length > 0
+    allowed = '0 with model.directions_apart: what one direction reads has not been there yet'
+    require(not has_memory, 'model.memory_length', model.memory_length, allowed)
+
+
+def check_memory(config: ModelConfig) -> None:
+    """Raises InputError where the config asks for memory, or for relative attention, that its layers cannot have."""
+    if config.relative == 'transformer_xl' and not all(mechanism.reads.one_band for mechanism in config.mechanisms):
+        raise InputError(
+            f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
+            'causal & window(w)'
+        )
+    if config.memory_length:
+        check_keeps_memory(config)
+    if config.compression != 'none':
+        allowed = f"'none' with model.cell {config.cell!r}, whose state stands for all tokens before"
+        require(config.cell == 'none', 'model.compression', config.compression, allowed)
+        allowed = '0 without model.memory_length, which tokens leave for it'
+        fits = config.memory_length > 0 or config.compressed_length == 0
+        require(fits, 'model.compressed_length', config.compressed_length, allowed)
+
+
+def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
+    """Raises InputError where a model that is trained compresses into no slots, or segments do not divide by the rate.
+
+    lengths: of segments, in tokens, by the names of their fields.
+    """
+    if config.compression == 'none':
+        return
+    allowed = f'above 0 with model.compression {config.compression!r}'
+    require(config.compressed_length > 0, 'model.compressed_length', config.compressed_length, allowed)
+    check_rate(config, lengths)
+
+
+def check_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
+    """Raises InputError where segments that push tokens into a compressed memory do not divide by the rate."""
+    for name, length in lengths.items() if config.compressed_length else ():
+        allowed = f'a multiple of model.compression_rate {config.compression_rate}: each segment fills whole slots'
+        require(length % config.compression_rate == 0, name, length, allowed)
+
+
+def check_keeps_memory(config: ModelConfig) -> None:
+    """Raises InputError unless the layers can read what was before a segment as they read the segment."""
+    asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
+    if config.cell != 'none':
+        allowed = f'0, or 1 with model.cell {config.cell!r}: the state, which stands for all tokens before'
+        require(config.memory_length <= 1, 'model.memory_length', config.memory_length, allowed)
+        allowed = f'False with model.cell {config.cell!r}, whose state tells no tokens apart'
+        require(not config.same_length, 'model.same_length', True, allowed)
+    elif not all(mechanism.reads.by_distance for mechanism in config.mechanisms):
+        raise InputError(
+            f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
+            'which go by distance'
+        )
+    if config.score == 'location':
+        raise InputError(
+            f"{asked}model.score 'location' has vectors for positions of a text, and those in memory have none"
+        )
+    if config.stack != 'plain':
+        raise InputError(f'{asked}a {config.stack} stack (model.stack) keeps no memory')
+    if config.positions != 'none' or config.relative in UNTIED:
+        raise InputError(
+            f'{asked}positions must go by distance (model.positions none, with model.relative or model.rotary), as '
+            'those of a text in memory are not known'
+        )
+
+
+def check_packing(model: ModelConfig) -> None:
+    """Raises InputError where a text would read other tokens of itself in a packed row than in a row of its own."""
+    allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
+    require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
+    if model.cross_mechanism.needs.whole_rows:
+        raise InputError(
+            f'pairs.packed is True; model.cross_attention {model.cross_attention!r} needs a row for each pair: it '
+            'mixes the tokens of a row'
+        )
+    for field in ('attention', 'decoder_attention'):
+        stack = model.encoder if field == 'attention' else model.decoder
+        for mechanism, text in zip(stack.mechanisms, getattr(model, field).split(';'), strict=True):
+            if goes_by_place(mechanism):
+                why = 'it reads by the place in the row, or by its length'
+                raise InputError(
+                    f'pairs.packed is True; model.{field} {text.strip()!r} needs a row for each pair: {why}'
+                )
+
+
+def check_packed_documents(model: ModelConfig) -> None:
+    """Raises InputError where rows that are filled with several documents would mix them."""
+    for mechanism in model.mechanisms:
+        if mechanism.needs.whole_rows:
+            raise InputError(
+                f"data.pairs is 'none', which packs documents into full rows; model.attention {model.attention!r} "
+                "mixes the tokens of a row: use 'nsp' or 'sop'"
+            )
+
+
+def check_cut_documents(model: ModelConfig) -> None:
+    """Raises InputError where rows of a text, whose documents may not read one another, would mix them."""
+    for mechanism in model.mechanisms:
+        if mechanism.needs.whole_rows:
+            raise InputError(
+                f'data.cut_at_documents is True; model.attention {model.attention!r} mixes the tokens of a row, so '
+                'that its documents would read one another: use False, or another attention'
+            )
+
+
+def goes_by_place(mechanism: Mechanism) -> bool:
+    """Whether a token's place in the row, the row's length or its other texts decide what it reads of its own text."""
+    is_pattern = mechanism.form.has_logits  # sums of feature maps, which have none, are kept for each segment
+    is_placed = is_pattern and mechanism.needs.positions and not mechanism.reads.by_distance
+    is_by_row = mechanism.needs.whole_rows or mechanism.reads.by_other_texts
+    return is_placed or mechanism.reads.by_length or is_by_row

@@ -6,22 +6,26 @@ from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import ARENA_SOURCE, DataConfig
 from efficient_attention.config.distill import DistillConfig
-from efficient_attention.config.draw_checks import check_draws
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
-from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.memory_checks import check_compression, check_memory
-from efficient_attention.config.mesh import MeshConfig
-from efficient_attention.config.model import ModelConfig, check_decoder
+from efficient_attention.config.head import HeadConfig, check_pooling
+from efficient_attention.config.mesh import MeshConfig, check_sequence
+from efficient_attention.config.model import (
+    ModelConfig,
+    check_compression,
+    check_cut_documents,
+    check_decoder,
+    check_draws,
+    check_memory,
+    check_packed_documents,
+    check_packing,
+    check_recurrent,
+)
 from efficient_attention.config.noise import NoiseConfig, check_default
 from efficient_attention.config.optimizer import OptimizerConfig
-from efficient_attention.config.packing_checks import check_cut_documents, check_packed_documents, check_packing
 from efficient_attention.config.pairs import PairsConfig
-from efficient_attention.config.pooling_checks import check_pooling
 from efficient_attention.config.prune import PENALISED, PruneConfig
-from efficient_attention.config.recurrent_checks import check_recurrent
-from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError, require
 
@@ -73,7 +77,12 @@ class RunConfig:
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
         check_compression(self.model, {'data.length': self.data.length})
-        check_recurrent(self.model, self.mesh)
+        check_recurrent(self.model)
+        if self.model.cell != 'none' and self.mesh.sequence > 1:
+            raise InputError(
+                f'mesh.sequence is {self.mesh.sequence}; layers of model.cell {self.model.cell!r} read rows position '
+                'by position'
+            )
         if self.model.is_uneven:
             self.check_uneven()
         check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})

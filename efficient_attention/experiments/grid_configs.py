@@ -1,17 +1,25 @@
-"""Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before."""
+"""Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before.
+
+Rows have an identity, a digest of their content, wherever they lie.
+"""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.config.nested_dicts import flatten, to_dict
+from efficient_attention.config.nested_dicts import flatten, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.arena.arena_row import SPLITS
+from efficient_attention.data.examples.labelled_text import ARENA, arena_set
+from efficient_attention.data.preparation.cache_folder import json_sha256
 from efficient_attention.errors import InputError, one_line
-from efficient_attention.experiments.grid_rows import PLACE, RowIdentities
+from efficient_attention.tasks.fine_tuning import content_digests
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.folder_kind import GRID, VALUES, check_kind
 
@@ -46,6 +54,8 @@ FREE = (
 # Fields that a command may change in its cells alone: those of machines, and what the table tells of each cell.
 UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
 START = 'train.start_from'  # a place, of which cells of a row all have one or none
+PLACE = re.compile(r':(folder|source)=.*')  # where a set of rows lies
+DIGITS = 16  # of an identity; as many as name a folder of rows
 
 
 def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -> dict[tuple[str, str], dict[str, Any]]:
@@ -230,3 +240,35 @@ def completed(values: Values) -> dict[str, Any]:
     defaults = flatten(to_dict(RunConfig()) | {SIZE: ''})
     kept = {name: value for name, value in given.items() if value is not None or is_started or name not in defaults}
     return defaults | kept
+
+
+class RowIdentities:
+    """The identities of the rows of cells, each computed once: a digest of tens of thousands of files takes seconds."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, str]] = {}
+
+    def of(self, examples: Mapping[str, Any]) -> dict[str, str]:
+        """{split: identity} of a cell's examples; {} where they cannot be read, which its training then says."""
+        fields = {name: value for name, value in examples.items() if value is not None}
+        key = json_sha256(fields)
+        if key not in self.known:
+            try:
+                config = from_dict(fields, ExamplesConfig, 'examples.')
+                self.known[key] = {split: row_identity(config, split) for split in SPLITS if fields.get(split)}
+            except InputError:
+                self.known[key] = {}
+        return self.known[key]
+
+
+def row_identity(config: ExamplesConfig, split: str) -> str:
+    """What the rows of a split are, the same on another machine where they lie elsewhere.
+
+    Raises:
+        InputError: they are missing.
+    """
+    if config.format != ARENA:
+        return json_sha256(content_digests(config, split))[:DIGITS]
+    rows = arena_set(config, split)
+    identity = {'set': PLACE.sub('', rows.text), 'rules': rows.rules, 'split': split}
+    return json_sha256(identity | {'digest': rows.digest(split), 'classes': rows.classes(split)})[:DIGITS]

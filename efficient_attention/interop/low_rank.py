@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.config.low_rank import KINDS
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.model import RANK_KINDS, ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.factors import factored
 from efficient_attention.interop.parameters import parameter_shapes
@@ -92,7 +91,7 @@ def matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.
     for key, node in tree.items():
         if isinstance(node, Mapping):
             yield from matrices(node, str(key))
-        elif name in KINDS and key in ('kernel', 'embedding'):
+        elif name in RANK_KINDS and key in ('kernel', 'embedding'):
             for matrix in node.reshape(-1, *node.shape[-2:]):
                 if matrix.size:
                     yield name, matrix

@@ -24,7 +24,7 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
 
     Args:
         pretrained: an encoder; one that was trained with rounding keeps what it rounds.
-        mode: 'int8' or 'int8_weights', see `QuantizationConfig`.
+        mode: 'int8' or 'int8_weights', see `ModelConfig`.
         float_layers: regexes in the paths of layers that stay float; () = those of the model.
 
     Raises:

@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, check_no_codes
 from efficient_attention.interop.uneven_layers import joined, with_stack
 from efficient_attention.models.uneven import stretches
-from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
 SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # mechanisms whose weights of a query that has keys sum to 1
 Layer = dict[str, Any]

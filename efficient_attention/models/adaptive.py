@@ -18,7 +18,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.modules.parameters import embedding, linear, table_options
+from efficient_attention.modules.parameters import embedding, linear, weight_init
 from efficient_attention.modules.table import Table, table_logits
 
 
@@ -148,7 +148,11 @@ def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmb
     """Ids [B, L] to vectors [B, L, E]: one table, or one for each cluster where their widths differ."""
     if config.adaptive_divisor > 1:
         return AdaptiveEmbedding(config, rngs=rngs)
-    return WholeTable(config.vocab_size, config.embedding_width, axes='VE', **table_options(config), rngs=rngs)
+    dtype, draw = config.compute_dtype, weight_init(config)
+    shape = config.vocab_size, config.embedding_width
+    table = WholeTable(*shape, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
+    table.axes = 'VE'
+    return table
 
 
 def cluster_bounds(config: ModelConfig) -> Bounds:

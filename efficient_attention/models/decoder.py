@@ -7,8 +7,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.config.memory_checks import check_keeps_memory, check_memory
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.model import ModelConfig, check_keeps_memory, check_memory
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.adaptive import AdaptiveHead, Cluster, TokenTable, WholeTable
 from efficient_attention.models.embeddings import Embeddings

@@ -41,27 +41,25 @@ class DirectionStacks(nnx.Module):
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
         """The last layers' outputs; arguments as of `Stack`."""
-        ahead, back = self.inputs(x_BLD, context)
-        ahead_BLE, back_BLE = self.ahead(*ahead), self.back(*back)
+        ahead_BLE, back_BLE, turned = halves(x_BLD, context)
+        ahead_BLE = self.ahead(ahead_BLE, context._replace(rng=fold(context.rng, 0)))
+        back_BLE = self.back(back_BLE, turned._replace(rng=fold(context.rng, 1)))
         return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1)
 
     def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
         """The last layers' outputs, and those of all layers; both directions' halves joined."""
-        inputs_ahead, inputs_back = self.inputs(x_BLD, context)
-        (ahead_BLE, ahead), (back_BLE, back) = self.ahead.tapped(*inputs_ahead), self.back.tapped(*inputs_back)
+        ahead_BLE, back_BLE, turned = halves(x_BLD, context)
+        ahead_BLE, ahead = self.ahead.tapped(ahead_BLE, context._replace(rng=fold(context.rng, 0)))
+        back_BLE, back = self.back.tapped(back_BLE, turned._replace(rng=fold(context.rng, 1)))
         outputs_NBLD = jnp.concatenate([ahead.outputs_NBLD, back.outputs_NBLD[:, :, ::-1]], axis=-1)
         return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1), Taps(outputs_NBLD, {})
 
-    def inputs(self, x_BLD: Array, context: Context) -> tuple[tuple[Array, Context], tuple[Array, Context]]:
-        """What each direction's stack reads: its half of the vectors; the second reads rows from their end."""
-        ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
-        back_BLE = back_BLE[:, ::-1]
-        turned = context._replace(
-            segments_BL=context.segments_BL[:, ::-1],
-            positions_BL=context.positions_BL[:, ::-1],
-            rng=fold(context.rng, 1),
-        )
-        return (ahead_BLE, context._replace(rng=fold(context.rng, 0))), (back_BLE, turned)
+
+def halves(x_BLD: Array, context: Context) -> tuple[Array, Array, Context]:
+    """Each direction's half of the vectors, the second's rows from their end, and the context of these rows."""
+    ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
+    back_BLE, segments_BL, positions_BL = back_BLE[:, ::-1], context.segments_BL[:, ::-1], context.positions_BL[:, ::-1]
+    return ahead_BLE, back_BLE, context._replace(segments_BL=segments_BL, positions_BL=positions_BL)
 
 
 class DirectionNorms(nnx.Module):

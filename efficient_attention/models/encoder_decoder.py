@@ -1,14 +1,21 @@
 """An encoder, and a decoder that reads it: Vaswani's Transformer, T5 or BART by its config."""
 
+import math
+
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import gathered
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder, DecoderOptions
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.initial_state import InitialState
+from efficient_attention.models.memory import StateMemory
 from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.parameters import kernel_init
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION, sub_layers_of
+from efficient_attention.recurrence.cell import States
+from efficient_attention.recurrence.cells import cell_of
 
 
 class EncoderDecoder(nnx.Module):
@@ -127,3 +134,40 @@ class EncoderDecoder(nnx.Module):
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""
         return self.decoder.logits(hidden_BLD)
+
+
+class InitialState(nnx.Module):
+    """The encoder's states as they are, or tanh(W s), with a matrix for each layer and array of a state.
+
+    Bahdanau et al. 2014 (arXiv 1409.0473, A.2.2) map the state of the backward direction, which is that at the first
+    token ('map_backward'); 'map' reads all directions. Luong et al. 2015 and Sutskever et al. 2014 copy.
+
+    Args:
+        config: of the encoder-decoder.
+        rngs: of the initial values.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.form, self.layers = config.initial_state, config.layers
+        self.kernel = None if self.form == 'copy' else self.drawn(config, rngs)
+
+    def drawn(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
+        """The initial values of the matrices."""
+        encoder, decoder = config.encoder, config.decoder
+        read = encoder.units * (1 + (self.form == 'map' and encoder.bidirectional))
+        shape = (cell_of(decoder.cell, decoder.width, decoder.units).states, config.layers, read, decoder.units)
+        return nnx.Param(kernel_init(config, 1.0 / math.sqrt(read))(rngs.params(), shape, jnp.float32))
+
+    def __call__(self, last: StateMemory) -> States:
+        """The arrays of the decoder's states before its first token, float32 [B, N, U]."""
+        directions = last.vectors_BNU[-1:] if self.form == 'map_backward' else last.vectors_BNU
+        if self.kernel is None:
+            return directions[0]
+        joined = [jnp.concatenate(arrays, axis=-1) for arrays in zip(*directions, strict=True)]
+        kernel = gathered(jnp.asarray(self.kernel[...]), 'DE')
+        return tuple(jnp.tanh(mapped(x_BNI, one)) for x_BNI, one in zip(joined, kernel, strict=True))
+
+
+def mapped(x_BNI: Array, kernel_NIU: Array) -> Array:
+    """Each layer's vectors times its matrix, [B, N, U]."""
+    return jnp.einsum('bni,niu->bnu', x_BNI, kernel_NIU, preferred_element_type=jnp.float32)

@@ -1,5 +1,6 @@
 """The model that is fine-tuned: an encoder with a head for rows, pairs of them, tokens, spans, choices or answers."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -9,13 +10,12 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.heads import Pooler
-from efficient_attention.models.layer_mix import LayerMix
+from efficient_attention.models.pretraining import Pooler
 from efficient_attention.models.quantized import set_quantization
 from efficient_attention.models.sentences import SentenceLevel, folded
 from efficient_attention.models.taps import Inside
-from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.context import fold
+from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooling
 
@@ -199,3 +199,20 @@ class Head(nnx.Module):
             outputs['type'] = self.type(x[:, 0])
             outputs['support'] = self.support(x)[..., 0]
         return outputs
+
+
+class LayerMix(nnx.Module):
+    """gamma sum_j s_j h_j with s = softmax(w) over the embeddings and the N layers, [N + 1, B, L, D] -> [B, L, D].
+
+    At first it is their mean. Source: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.weights = nnx.Param(jnp.zeros(layers + 1, jnp.float32))
+        self.scale = nnx.Param(jnp.ones((), jnp.float32))
+
+    def __call__(self, states_NBLD: Array) -> Array:
+        """The vectors, in the dtype of the states; their sum is float32."""
+        shares_N = jax.nn.softmax(self.weights[...]) * self.scale[...]
+        mixed_BLD = jnp.einsum('N,NBLD->BLD', shares_N, states_NBLD.astype(jnp.float32))
+        return mixed_BLD.astype(states_NBLD.dtype)

@@ -5,7 +5,7 @@ from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import direction_config
 from efficient_attention.models.uneven import layer_sizes
-from efficient_attention.recurrence.registry import cell_of
+from efficient_attention.recurrence.cells import cell_of
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:

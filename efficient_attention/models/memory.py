@@ -15,8 +15,8 @@ from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.context import CompressedLayerMemory, LayerMemory, OtherSequence
 from efficient_attention.recurrence.cell import States
+from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import State
-from efficient_attention.recurrence.registry import cell_of
 
 
 @jax.tree_util.register_dataclass
@@ -116,9 +116,9 @@ class StateMemory:
 AnyMemory = Memory | CompressedMemory | StateMemory
 
 
-def first_memory(other: OtherSequence | None) -> StateMemory | None:
+def first_memory(other: OtherSequence) -> StateMemory | None:
     """The memory of layers that begin with the states of another sequence; None where it brings none."""
-    if other is None or other.first_BNU is None:
+    if other.first_BNU is None:
         return None
     return StateMemory((other.first_BNU,), jnp.ones(len(other.segments_BM), jnp.int32))
 

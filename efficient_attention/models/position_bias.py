@@ -19,8 +19,8 @@ from jaxtyping import Int, Shaped
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.softmax.serve import may_hold_all_pairs
+from efficient_attention.config.layer import BUCKETED, UNTIED
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError
 from efficient_attention.modules.context import Terms
 from efficient_attention.modules.parameters import embedding, kernel_init, linear, make_norm

@@ -1,18 +1,59 @@
 """The model that is pretrained: an encoder with a masked-LM head and, with sentence pairs, a pooler and a pair head."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import is_split, parts_of, spread
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.taps import Inside
+from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.parameters import linear, make_norm
+from efficient_attention.modules.table import Table, table_logits
 
+POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
 PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # the arrays [B, P] of a batch
+
+
+class MaskedLMHead(nnx.Module):
+    """Logits over the vocabulary: dense D -> E, activation, norm, then the token table (tied) and a bias."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.activation = config.activation
+        self.transform = linear(config, config.width, config.embedding_width, rngs)
+        self.norm = make_norm(config, config.embedding_width, rngs)
+        self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
+
+    def __call__(self, x_BPD: Array, table: Table) -> Array:
+        """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
+        x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
+        table_VE = table.vectors(x_BPE.dtype)
+        logits_BPV = spread(table_logits(x_BPE, table_VE), 'BLV')
+        return logits_BPV + self.bias[...][None, None]
+
+
+class Pooler(nnx.Module):
+    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D], or on several, joined."""
+
+    def __init__(self, config: ModelConfig, *, activation: str = 'tanh', vectors: int = 1, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, vectors * config.width, config.width, rngs)
+        self.activation = activation
+
+    def __call__(self, x_BD: Array) -> Array:
+        """The vectors after the dense layer and the activation."""
+        return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
+
+
+class PairHead(nnx.Module):
+    """Two float32 logits a row from the pooled vector: next sentence (NSP) or sentence order (SOP)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, config.width, 2, rngs, in_float32=True)
+
+    def __call__(self, pooled_BD: Array) -> Array:
+        """Logits [B, 2]; label 1 = random or swapped."""
+        return self.dense(pooled_BD)
 
 
 class PretrainingModel(nnx.Module):
@@ -24,13 +65,10 @@ class PretrainingModel(nnx.Module):
         self.pooler = Pooler(config, rngs=rngs) if has_pairs else None
         self.pair = PairHead(config, rngs=rngs) if has_pairs else None
 
-    def encode(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> Array:
-        """The encoder's vectors [B, L, D] for a batch of examples."""
-        return self.encoder(batch['tokens'], batch['segments'], **read(batch, rng, step))
-
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
         """float32 logits of a batch: 'masked_lm' [B, P, V], and 'pair' [B, 2] where there is such a head."""
-        return self.of_vectors(self.encode(batch, rng=rng, step=step), batch)
+        x_BLD = self.encoder(batch['tokens'], batch['segments'], **read(batch, rng, step))
+        return self.of_vectors(x_BLD, batch)
 
     def with_inside(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
@@ -62,10 +100,14 @@ class PretrainingModel(nnx.Module):
         return self.pair(self.pooler(x_BLD[:, 0]))
 
 
-def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> dict[str, Any]:
+def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
     """What the encoder reads beside tokens and segments."""
-    read = {'token_types_BL': batch['token_types'], 'positions_BL': batch['positions']}
-    return {**read, 'rng': rng, 'step': step}
+    return {
+        'token_types_BL': batch['token_types'],
+        'positions_BL': batch['positions'],
+        'rng': rng,
+        'step': step,
+    }
 
 
 def in_equal_shares(batch: dict[str, Array]) -> dict[str, Array]:

@@ -29,8 +29,8 @@ from efficient_attention.modules.cross_attention import CrossAttention
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.projections import AttentionOperands
 from efficient_attention.modules.sub_layer import RECURRENT, Streams
+from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import State
-from efficient_attention.recurrence.registry import cell_of
 
 Norm = Callable[[Array, Array | None], Array]  # of a stack's output, with a key for dropout behind it
 JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # folded into a decoder's key for dropout
@@ -125,7 +125,8 @@ class SourceReader(nnx.Module):
 
     def first(self, rows: int, dtype: jnp.dtype, other: OtherSequence | None) -> Kept:
         """What is kept before the first token."""
-        memory = first_memory(other) or empty_states(self.config, rows)
+        memory = None if other is None else first_memory(other)
+        memory = empty_states(self.config, rows) if memory is None else memory
         of_layers = memory.by_layer()
         states = [
             memory.of_layer(jax.tree.map(lambda x, number=number: x[number], of_layers))[0]

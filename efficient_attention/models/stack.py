@@ -116,7 +116,8 @@ class Stack(nnx.Module):
         context = context.with_terms(self.terms(context.positions_BL))
         if self.config.stack == 'reversible' and not self.is_separate:
             return reversible(*self.reversible_parts(context), x_BLD)
-        return self.run(x_BLD, context, first_memory(context.other))[0]
+        memory = None if context.other is None else first_memory(context.other)
+        return self.run(x_BLD, context, memory)[0]
 
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
@@ -166,7 +167,8 @@ class Stack(nnx.Module):
         A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
         """
         context = context.with_terms(self.terms(context.positions_BL))
-        x_BLD, handed_out = self.run(x_BLD, context, first_memory(context.other), is_tapped=True)
+        memory = None if context.other is None else first_memory(context.other)
+        x_BLD, handed_out = self.run(x_BLD, context, memory, is_tapped=True)
         assert handed_out.tap is not None
         return x_BLD, taps_of(handed_out.tap, x_BLD.dtype)
 

@@ -27,22 +27,18 @@ Saved = tuple[Array, Array, Array | None]
 class Dense(nnx.Linear):
     """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result.
 
-    `axes` are the letters of the kernel's axes, by which it lies on a mesh (attention/device_mesh.py).
-
     Attributes:
+        axes: the letters of the kernel's axes, by which it lies on a mesh (attention/device_mesh.py).
         quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = the kernel alone is. The
             kernel is float32 and rounded in each call, as in training, or, where `store_codes` has made it so, int8
             with its scales beside it.
         weighs_inputs: the kernel's gradient is how much its inputs are used (modules/input_squares.py); float32 alone.
     """
 
+    axes = 'DE'
     quantization = 'none'
     kernel_scale: nnx.Param | None = None
     weighs_inputs = False
-
-    def __init__(self, in_features: int, out_features: int, *, axes: str = 'DE', **options: Any) -> None:
-        super().__init__(in_features, out_features, **options)
-        self.axes = axes
 
     def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
         """The product with the kernel, plus the bias where there is one."""

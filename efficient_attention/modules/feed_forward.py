@@ -1,14 +1,16 @@
-"""The position-wise feed-forward sub-layer."""
+"""The position-wise feed-forward sub-layer, and the activations of the papers."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import linear
 
@@ -51,3 +53,31 @@ class FeedForward(nnx.Module):
         activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], spread(self.up(x_BLD), 'BLF')
         wide_BLF = activate(up_BLF) if self.gate is None else activate(spread(self.gate(x_BLD), 'BLF')) * up_BLF
         return spread(self.down(dropout(wide_BLF, self.dropout_rate, rng)), 'BLD')
+
+
+def gelu_tanh(x: Float[Array, '...']) -> Float[Array, '...']:
+    """GELU in its tanh approximation, as in the code of BERT, ALBERT and GPT-2.
+
+    Source: Hendrycks & Gimpel 2016, arXiv 1606.08415.
+    """
+    return jax.nn.gelu(x, approximate=True)
+
+
+def gelu_erf(x: Float[Array, '...']) -> Float[Array, '...']:
+    """Exact GELU, x * Phi(x), as in ELECTRA's code."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def gelu_sigmoid(x: Float[Array, '...']) -> Float[Array, '...']:
+    """x * sigmoid(1.702 x), as the Sparse Transformer prints it (Child et al. 2019, arXiv 1904.10509, section 5.2)."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+# By the name that a config gives them.
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    'gelu_tanh': gelu_tanh,
+    'gelu_erf': gelu_erf,
+    'gelu_sigmoid': gelu_sigmoid,
+    'relu': jax.nn.relu,
+    'silu': jax.nn.silu,
+}

@@ -86,8 +86,8 @@ def attend_with_global(
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
     of_global = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
     out_BLHK, _ = merge([(out, lse) for out, lse in (local, of_global) if lse is not None])
-    third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
     q_BTHK = pick(tokens.query_BLHK, places_BT)
+    third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
     rows_BTHK, _ = attend_with(q_BTHK, tokens.key_BLHK, tokens.value_BLHK, Softmax(), third)
     rank_BL = jnp.cumsum(tokens.is_global_BL, axis=1, dtype=jnp.int32) - 1
     global_BLHK = pick(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))

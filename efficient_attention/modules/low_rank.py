@@ -6,7 +6,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.config.low_rank import LowRankConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import embedding, linear
 from efficient_attention.modules.table import Table
@@ -48,7 +48,7 @@ class LowRankTable(nnx.Module):
 
 def with_low_rank(module: nnx.Module, config: LayerConfig, kinds: tuple[str, ...], rngs: nnx.Rngs) -> None:
     """Puts products of two in the place of a module's dense layers and tables of these names, where ranks say so."""
-    if not isinstance(config, LowRankConfig):  # of a layer alone
+    if not isinstance(config, ModelConfig):  # of a layer alone
         return
     for kind in kinds if config.ranks else ():
         layer = getattr(module, kind)

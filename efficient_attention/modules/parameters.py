@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +43,9 @@ def linear(
         use_bias: whether it adds a bias.
         in_float32: its result is not rounded to the config's dtype.
     """
-    return Dense(
+    layer = Dense(
         inputs,
         outputs,
-        axes=axes,
         use_bias=use_bias,
         dtype=config.compute_dtype,
         param_dtype=jnp.float32,
@@ -55,6 +53,8 @@ def linear(
         kernel_init=kernel_init(config, 1.0 / math.sqrt(inputs)),
         rngs=rngs,
     )
+    layer.axes = axes
+    return layer
 
 
 def make_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
@@ -68,9 +68,7 @@ def make_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm 
 
 def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs, *, axes: str = 'LE') -> Table:
     """A table of `rows` vectors; `axes` are the letters by which it lies on a mesh."""
-    return Table(rows, width, axes=axes, **table_options(config), rngs=rngs)
-
-
-def table_options(config: LayerConfig) -> dict[str, Any]:
-    """The options that all tables of vectors have, as keyword arguments of `nnx.Embed`."""
-    return {'dtype': config.compute_dtype, 'param_dtype': jnp.float32, 'embedding_init': weight_init(config)}
+    dtype, draw = config.compute_dtype, weight_init(config)
+    table = Table(rows, width, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
+    table.axes = axes
+    return table

@@ -12,8 +12,8 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import AttentionMemory, Context, fold
 from efficient_attention.modules.parameters import kernel_init, linear
 from efficient_attention.recurrence.cell import Operand
+from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
-from efficient_attention.recurrence.registry import cell_of
 
 MATRIX_AXES = 'DE'  # by which the matrices lie on a mesh
 

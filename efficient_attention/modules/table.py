@@ -31,13 +31,10 @@ class Table(nnx.Embed):
     with `weighs_inputs` the gradient is how often each row is looked up.
     """
 
+    axes = 'LE'
     quantization = 'none'
     weighs_inputs = False
     embedding_scale: nnx.Param | None = None
-
-    def __init__(self, num_embeddings: int, features: int, *, axes: str = 'LE', **options: Any) -> None:
-        super().__init__(num_embeddings, features, **options)
-        self.axes = axes
 
     def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
         """The vectors of these rows, in the table's `dtype`."""

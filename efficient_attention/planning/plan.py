@@ -1,17 +1,45 @@
 """What a config's training step costs on a topology, and the largest batch that fits there."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.planning.collectives import Collective, collectives_of
 from efficient_attention.planning.cost import Cost, cost_of
-from efficient_attention.planning.largest_batch import Largest, Line, largest_batch
 from efficient_attention.planning.step import PlannedStep, compile_step
 from efficient_attention.planning.topology import Topology, devices_of
 from efficient_attention.training.throughput import peak_flops
+
+MOST_COMPILED = 3  # batches, in the search for the largest
+ENOUGH = 0.9  # of the memory: a batch that takes so much is near enough to the largest
+
+
+class Line(NamedTuple):
+    """Bytes of a device as a function of the rows of the global batch."""
+
+    fixed: float
+    per_row: float
+
+    @classmethod
+    def through(cls, points: dict[int, int]) -> 'Line':
+        """The line through the two largest sizes, rows -> bytes."""
+        (rows, needed), (before, needed_before) = sorted(points.items(), reverse=True)[:2]
+        per_row = max((needed - needed_before) / (rows - before), 0.0)
+        return cls(needed - per_row * rows, per_row)
+
+    def rows(self, limit: int, step: int) -> int:
+        """The most rows, in steps of `step`, that stay within `limit` bytes; 0 where rows cost nothing."""
+        return max(int((limit - self.fixed) / self.per_row) // step, 0) * step if self.per_row else 0
+
+
+class Largest(NamedTuple):
+    """What a search has found."""
+
+    rows: int  # 0 = no batch fits
+    points: dict[int, int]  # rows that were compiled -> bytes of a device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +111,32 @@ def rows_step(step: PlannedStep) -> int:
     """What the rows of a batch must be a multiple of: the devices that share them times the micro-batches."""
     shape = step.run.mesh.shape
     return shape['data'] * shape['fsdp'] * step.run.config.train.micro_batches
+
+
+def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: int, limit: int) -> Largest:
+    """The largest batch within `limit` bytes of those that were compiled, by a straight line through their sizes.
+
+    The first guess takes all but the bytes of 0 rows for what grows with them; each next one, the line through the
+    last two.
+
+    Args:
+        needed: compiles a batch of so many rows and returns the bytes of a device.
+        start: bytes of 0 rows, as far as they are known, and of the first batch, which is compiled.
+        step: what the number of rows must be a multiple of.
+        limit: bytes of a device.
+    """
+    points = dict(start)
+
+    def best() -> int:
+        return max(rows for rows, bytes_ in points.items() if bytes_ <= limit or not rows)
+
+    while len(points) <= MOST_COMPILED and (not best() or points[best()] < ENOUGH * limit):
+        refused = [rows for rows, bytes_ in points.items() if bytes_ > limit]
+        guess = min([Line.through(points).rows(limit, step), *(rows - step for rows in refused)])
+        if guess <= best():
+            break
+        points[guess] = needed(guess)
+    return Largest(best(), {rows: bytes_ for rows, bytes_ in points.items() if rows})
 
 
 def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: Largest | None) -> Plan:

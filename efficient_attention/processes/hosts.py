@@ -4,9 +4,11 @@ import contextlib
 import hashlib
 import importlib.metadata
 import logging
+import os
 import platform
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,6 @@ import efficient_attention
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.processes.channel import Channel, listen, split_address
 from efficient_attention.processes.meeting import Facts, Place, connect, facts_of, meet
-from efficient_attention.processes.own_lines import python_alone_prints
 from efficient_attention.processes.peers import Peers, join_peers
 from efficient_attention.processes.relay import LOOPBACK, join, open_relay
 from efficient_attention.processes.stopping import SIGNALS, Stage, stop_watch
@@ -218,3 +219,27 @@ def code_digest() -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide a run's numbers."""
     return {'python': platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+@contextlib.contextmanager
+def python_alone_prints() -> Iterator[None]:
+    """Inside it `sys.stdout` prints as before; all other output of this process and its children there is dropped.
+
+    Gloo prints a line on the standard output for each set of processes that it connects, and has no setting against it.
+    """
+    if sys.stdout is None:  # stdout was closed at the start, so descriptor 1 may be another file
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+    with open(kept, 'w', encoding=sys.stdout.encoding, errors=sys.stdout.errors) as stream:
+        stream.reconfigure(line_buffering=bool(sys.stdout.line_buffering))
+        try:
+            with contextlib.redirect_stdout(stream):
+                yield
+        finally:
+            stream.flush()
+            os.dup2(kept, 1)

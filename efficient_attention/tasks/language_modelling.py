@@ -10,8 +10,7 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.memory_checks import check_memory, check_rate
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.model import ModelConfig, check_memory, check_rate
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts

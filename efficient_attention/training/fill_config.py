@@ -16,8 +16,7 @@ from efficient_attention.config.head import OF_ROWS, POOLED
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.distillation.teacher import open_teacher_model
-from efficient_attention.distillation.teacher_checks import check_vocabularies
+from efficient_attention.distillation.teacher import check_vocabularies, open_teacher_model
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained

@@ -55,7 +55,7 @@ def make_train_step(
         objective: gives the loss.
         optimizer: gives updates from gradients.
         micro_batches: parts of the batch whose gradients are computed one after another.
-        parts: what else belongs to the step (`parts.py`); most runs have none.
+        parts: what else belongs to the step, as `parts_of` finds it; a plain run has none.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:

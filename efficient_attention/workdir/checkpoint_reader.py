@@ -17,19 +17,20 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
+from efficient_attention.models.sharding import path_name
 from efficient_attention.processes.peers import gather_from_peers, place_among_peers
 from efficient_attention.workdir.agreement import all_find, first_says
-from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.evaluations import HELD_OUT, best_of, earlier_evaluations
 from efficient_attention.workdir.metrics import read_metrics, score_of
 from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
@@ -46,6 +47,7 @@ LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
 LOG = logging.getLogger(__name__)
 READ_ATTEMPTS = 100  # at steps that a trainer removes meanwhile; each has saved a newer one in the time of a read
 Read = TypeVar('Read')
+NAMED_DIFFERENCES = 3  # in the message; the rest is counted
 
 
 class Restored(NamedTuple):
@@ -392,3 +394,46 @@ def label_of(step: int) -> str:
 
 def _listed(steps: list[int]) -> str:
     return ', '.join(map(str, steps))
+
+
+class Leaf(NamedTuple):
+    """Shape and dtype of one array of a state."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f'{self.dtype} {list(self.shape)}'
+
+
+def leaves_of(tree: Any) -> dict[str, Leaf]:
+    """{'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
+    return {
+        path_name(path): Leaf(tuple(leaf.shape), np.dtype(leaf.dtype).name)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], *, where: str) -> None:
+    """Checks that a checkpoint holds exactly the wanted arrays, by names, shapes and dtypes, before a byte is read.
+
+    Orbax refuses a wrong shape or name with a page of text, and casts a wrong dtype without a word.
+
+    Raises:
+        InputError: one line; names the first differing arrays, parameters before optimizer state, and counts the rest.
+    """
+    names = sorted({*saved, *wanted}, key=lambda name: (not name.startswith('params/'), name))
+    different = [name for name in names if saved.get(name) != wanted.get(name)]
+    if different:
+        described = [_describe(name, saved.get(name), wanted.get(name)) for name in different[:NAMED_DIFFERENCES]]
+        rest = len(different) - len(described)
+        more = f'; and {rest} more' if rest else ''
+        raise InputError(f'{where} is from another model: {"; ".join(described)}{more}')
+
+
+def _describe(name: str, saved: Leaf | None, wanted: Leaf | None) -> str:
+    if saved is None:
+        return f'{name} is missing in the checkpoint ({wanted} in this model)'
+    if wanted is None:
+        return f'{name} is only in the checkpoint ({saved})'
+    return f'{name} is {saved} in the checkpoint and {wanted} in this model'

@@ -1,4 +1,4 @@
-"""The `arena` part of `scripts/benchmark.py`: Long Range Arena's table of speed, each mechanism against full attention.
+"""`scripts/benchmark.py arena`: Long Range Arena's table of speed, each mechanism against full attention.
 
 `train`: training steps a second of the classifier of bytes of configs/arena.py and what the compiler gives one for
 temporary arrays, at 1K to 4K bytes (table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own,
@@ -6,20 +6,32 @@ and sides take turns. Resident memory is no part of it: the pages that an alloca
 `rows`: rows a second of processor time that one core generates, of each generator.
 """
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from absl import flags
+from flax import nnx
 
 from configs.arena import get_config, mechanisms
 from efficient_attention.commands.flags import define_choices, define_integers
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.errors import InputError
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.training.step import StepFn, make_train_step
+from scripts.benchmarks.memory import run_steps
 
-ROOT = Path(__file__).resolve().parents[2]
 FULL = 'full'
 SIDES = tuple(mechanisms(1))
 SIZES = ('small', 'paper', 'code')
@@ -34,6 +46,7 @@ GENERATED = (
     'recall:rows=2000:length=128:pairs=4:keys=8:values=4',
 )
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -57,12 +70,6 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--lengths has {length}; each must be at least 1')
 
 
-def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
-    """The program of each side."""
-    del peers_python
-    return dict.fromkeys(SIDES, [*python, str(ROOT / 'scripts/benchmarks/measure_arena.py')])
-
-
 def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
     """The model and the head of a cell of `text` for rows of this length, as the child process takes them."""
     config = get_config(f'text,{side},{size}')
@@ -76,12 +83,11 @@ def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
     return fields | {'length': length}
 
 
-def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """The chosen parts; after each length, the figures so far.
 
     Args:
         options: of the command line.
-        commands: the programs of the sides.
         run: what a program prints for a shape.
     """
     report: dict[str, Any] = {}
@@ -89,7 +95,7 @@ def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run)
         report['generated'] = generated()
         yield report
     if 'train' in options.parts:
-        for figures in measure_training(options, commands, run):
+        for figures in measure_training(options, run):
             yield report | figures
 
 
@@ -112,7 +118,7 @@ def speed_of(text: str, split: str) -> float:
     return found
 
 
-def measure_training(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Steps a second and memory of each side; after each length, the figures so far; arguments as of `measure`."""
     sides = [FULL, *(side for side in SIDES if side in options.sides and side != FULL)]
     report: dict[str, Any] = {}
@@ -125,7 +131,7 @@ def measure_training(options: flags.FlagValues, commands: dict[str, list[str]], 
         for number in range(options.rounds):
             for side in sides if number % 2 == 0 else reversed(sides):
                 shape = shape_of(side, options.size, length) | {'rows': options.rows, 'steps': options.steps}
-                runs[side].append(run(commands[side], shape))
+                runs[side].append(run(CHILD, shape))
         report[str(length)] = compared(runs)
         for side, found in report[str(length)].items():
             print(line_of(length, side, found))
@@ -157,3 +163,53 @@ def line_of(length: int, side: str, found: dict[str, Any]) -> str:
     temporary = f'{found["temporary_bytes"] / MEBIBYTE:14,.0f} {found["memory"]:8.2f}'
     parameters = f'{found["parameters"]:,}'
     return f'{length:>6} {side:>22} {spread:>26} {found["speed"]:8.2f} {temporary} {parameters:>11}'
+
+
+# ---- one measurement, in a process of its own ----
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Temporary bytes of the compiled step, and of real steps the seconds and the resident bytes that they add.
+
+    `shape` has `model` and `head` (fields of ModelConfig and HeadConfig), `rows`, `length` and `steps`: timed ones,
+    after one that is not.
+    """
+    config, head = ModelConfig(**shape['model']), HeadConfig(**shape['head'])
+    batch = random_batch(shape['rows'], shape['length'], config.vocab_size)
+    train_step, first_state = make_step(config, head)
+    state = jax.eval_shape(first_state)
+    step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
+    # One program makes the state, so that each array has memory of its own, as giving it away needs.
+    return {
+        'name': f'efficient_attention, jax {jax.__version__}',
+        'parameters': sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        'temporary_bytes': step.memory_analysis().temp_size_in_bytes,
+        **run_steps(step, jax.jit(first_state)(), batch, shape['steps']),
+    }
+
+
+def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[], TrainState]]:
+    """The training step of a classifier with AdamW, and what makes its first state."""
+    graph, _ = nnx.split(nnx.eval_shape(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0))))
+    optimizer = make_optimizer(
+        OptimizerConfig(schedule='constant', warmup_steps=0), total_steps=1000, stacked=STACKED_LAYERS
+    )
+
+    def first_state() -> TrainState:
+        params = nnx.to_pure_dict(nnx.state(FineTuningModel(config, head, rngs=nnx.Rngs(0))))
+        return initial_state(params, optimizer, seed=0)
+
+    return make_train_step(graph, FineTuning(head), optimizer), first_state
+
+
+def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
+    """Rows of random ids without padding, with classes."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, vocab_size, (rows, length), np.int32)
+    whole = {'segments': np.ones_like(tokens), 'token_types': np.zeros_like(tokens)}
+    labels = {'label': np.arange(rows, dtype=np.int32) % 2, 'index': np.arange(rows, dtype=np.int32)}
+    return whole | labels | {'tokens': tokens, 'weights': np.ones(rows, np.float32)}
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

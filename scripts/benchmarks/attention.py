@@ -1,4 +1,4 @@
-"""The `attention` part of `scripts/benchmark.py`: time and memory of each mechanism and peer against length.
+"""`scripts/benchmark.py attention`: time and memory of each mechanism and peer against length.
 
 Every (side, length) is a process of its own. A side is left out at lengths where its time at the two lengths before
 promises more than the limit. Every row is compared with full attention at the same length in the same run. Figures are
@@ -10,18 +10,24 @@ import dataclasses
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.draw_operands import draw_operands
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import whole_file
+from scripts.benchmarks.process import peak_bytes, seconds_of
 
-ROOT = Path(__file__).resolve().parents[2]
 SHAPE = {'heads': 8, 'head_width': 64}
+PEER = str(Path(__file__).with_name('peers') / 'attention.py')
 YARDSTICK = 'full'
 
 
@@ -85,6 +91,7 @@ ROW = (
 
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, ROW
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
+CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -92,6 +99,7 @@ def define_flags(options: flags.FlagValues) -> None:
     define_integers('lengths', [2**power for power in range(9, 17)], 'Positions', options)
     define_choices('sides', list(SIDES), 'What to measure', options)
     flags.DEFINE_integer('rounds', 1, 'Processes of each side and length.', flag_values=options)
+    flags.DEFINE_integer('steps', 10, 'Timed steps a process; 0 = compile alone.', flag_values=options)
     longest = 'Longest forward + backward call to wait for.'
     flags.DEFINE_float('max_seconds', 20.0, longest, flag_values=options)
     define_path('plot', 'File for a log-log plot, .png or .svg.', options=options)
@@ -114,11 +122,12 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--{name} has no effect with --from_json')
 
 
-def measure(options: flags.FlagValues, ours: list[str], peer: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """After every length, the report on all lengths so far; prints and plots it when all are done."""
     if not options.steps:
-        yield from compile_alone(options, ours, run)
+        yield from compile_alone(options, run)
         return
+    peer = [str(options.peers_python), PEER]
     figures: Figures = {name: {} for name in options.sides}
     print_titles()
     for length in sorted(options.lengths):
@@ -128,7 +137,7 @@ def measure(options: flags.FlagValues, ours: list[str], peer: list[str], run: Ru
                 if promised_seconds(figures[name], length) > options.max_seconds:
                     continue
                 shape = SHAPE | {'length': length, 'steps': options.steps} | dataclasses.asdict(SIDES[name])
-                runs.setdefault(name, []).append(run(peer if SIDES[name].peer else ours, shape))
+                runs.setdefault(name, []).append(run(peer if SIDES[name].peer else CHILD, shape))
         for name, children in runs.items():
             figures[name][length] = summary(children)
             print_row(length, name, figures[name][length])
@@ -136,14 +145,14 @@ def measure(options: flags.FlagValues, ours: list[str], peer: list[str], run: Ru
     finish(figures, options.plot)
 
 
-def compile_alone(options: flags.FlagValues, ours: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def compile_alone(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """After every length, the temporary bytes of forward + backward so far; at the end prints how they grow."""
     temporary: dict[str, dict[int, int]] = {name: {} for name in options.sides}
     print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
     for length in sorted(options.lengths):
         for name, by_length in temporary.items():
             shape = SHAPE | {'length': length, 'steps': 0} | dataclasses.asdict(SIDES[name])
-            by_length[length] = run(ours, shape)['forward_backward_temporary_bytes']
+            by_length[length] = run(CHILD, shape)['forward_backward_temporary_bytes']
             print(f'{length:>7} {name:<26} {by_length[length] / 2**20:>8.0f}', flush=True)
         yield {'shape': SHAPE, 'temporary_bytes': temporary}
     for name, by_length in temporary.items() if len(options.lengths) > 1 else ():
@@ -300,14 +309,6 @@ def draw(figures: Figures, path: Path) -> None:
     pyplot.close(figure)
 
 
-def commands(ours: list[str], peers_python: Path) -> tuple[list[str], list[str]]:
-    """The programs that measure our side and a peer."""
-    return (
-        [*ours, str(ROOT / 'scripts/benchmarks/measure_attention.py')],
-        [str(peers_python), str(ROOT / 'scripts/benchmarks/peers/attention.py')],
-    )
-
-
 def load(path: Path) -> Figures:
     """The figures of an earlier run's JSON file, of a run that was cut too.
 
@@ -324,3 +325,46 @@ def load(path: Path) -> Figures:
         raise InputError(f'{path}: {error.strerror}') from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise InputError(f'{path}: it holds no figures that `benchmark.py attention --output` wrote') from None
+
+
+# ---- one measurement, in a process of its own ----
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of each call after a warm-up, temporary memory of the compiled programs, peak resident memory.
+
+    With 0 `steps` nothing runs, and the temporary memory is all there is.
+    """
+    size = (1, shape['length'], shape['heads'], shape['head_width'])
+    q, k, v, cotangent = (jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0), 4))
+    jax.block_until_ready((q, k, v, cotangent))
+    baseline = peak_bytes()
+    length = shape['length']
+    mechanism = parse_mechanism(shape['mechanism'].format(length=length, root=round(math.sqrt(length))))
+    learned = draw_operands(mechanism, *size[2:], jax.random.key(2))
+    rng = jax.random.key(1) if mechanism.needs_rng else None
+
+    def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> jax.Array:
+        k = q if mechanism.normalises_keys else k
+        return attend(q, k, v, mechanism, rng=rng, learned=learned, backend=shape['backend'])
+
+    def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> Any:
+        if mechanism.normalises_keys:
+            out, pull = jax.vjp(lambda q, v: forward(q, k, v, learned), q, v)
+        else:
+            out, pull = jax.vjp(forward, q, k, v, learned)
+        return out, pull(cotangent)
+
+    result: dict[str, Any] = {'name': f'efficient_attention, jax {jax.__version__}'}
+    for name, function in (('forward', forward), ('forward_backward', forward_backward)):
+        compiled = jax.jit(function).lower(q, k, v, learned).compile()
+        result[f'{name}_temporary_bytes'] = compiled.memory_analysis().temp_size_in_bytes
+        if shape['steps']:
+            result[name] = seconds_of(
+                lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v, learned)), shape['steps']
+            )
+    return result | ({'peak_bytes': peak_bytes() - baseline} if shape['steps'] else {})
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

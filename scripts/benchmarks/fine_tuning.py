@@ -1,4 +1,4 @@
-"""The `finetune` part of `scripts/benchmark.py`: examples/s of fine-tuning and of inference, ours and PyTorch's.
+"""`scripts/benchmark.py finetune`: examples/s of fine-tuning and of inference, ours and PyTorch's.
 
 Both sides get the same rows of random ids in the same batches. Their lengths are spread evenly from an eighth of the
 longest to the longest, and rows of similar length come together. Ours pads a batch to one of a few lengths
@@ -7,18 +7,34 @@ padding mask. In bfloat16 ours has float32 parameters, and the peer runs under `
 is not timed: a run of minutes does not notice it.
 """
 
+import json
 import statistics
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from absl import flags
+from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers
+from efficient_attention.config.examples import BUCKETS
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate import make_output_step
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.state import initial_state
+from efficient_attention.training.step import make_train_step
 
-ROOT = Path(__file__).resolve().parents[2]
 # MiniLM-L6-H384-uncased with two classes.
 MODEL = {
     'layers': 6,
@@ -31,7 +47,9 @@ MODEL = {
 WAYS = ('train', 'infer')
 DTYPES = ('float32', 'bfloat16')
 ROWS = {128: 32, 384: 16}  # of a batch
+PEER = str(Path(__file__).with_name('peers') / 'fine_tuning.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -60,14 +78,14 @@ def batches_of(length: int, count: int) -> list[list[int]]:
     return lengths[rng.permutation(count)].tolist()
 
 
-def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Both sides, taking turns, for each length and way; after each comparison, the figures so far.
 
     Args:
         options: of the command line.
-        commands: the programs of 'ours' and 'peer'.
         run: what a program prints for a shape.
     """
+    commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'model': MODEL, 'dtype': options.dtype, 'batches': options.batches, 'ways': {}}
     print(f'{"length":>6} {"way":>6} {"ours, examples/s":>26} {"peer, examples/s":>26}  ratio')
     for way in options.ways:
@@ -106,9 +124,60 @@ def line_of(length: int, way: str, row: dict[str, Any]) -> str:
     return f'{length:>6} {way:>6} {cells[0]:>26} {cells[1]:>26}  {row["ratio"]:.2f} ({low:.2f} to {high:.2f})'
 
 
-def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
-    """The programs of both sides."""
-    return {
-        'ours': [*python, str(ROOT / 'scripts/benchmarks/measure_fine_tuning.py')],
-        'peer': [str(peers_python), str(ROOT / 'scripts/benchmarks/peers/bert_fine_tuning.py')],
-    }
+# ---- one measurement, in a process of its own ----
+
+
+def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
+    """The batches as training and inference get them."""
+    rng = np.random.default_rng(0)
+    features = [
+        {
+            'tokens': rng.integers(5, shape['model']['vocab_size'], length).astype(np.int32),
+            'token_types': np.zeros(length, np.int32),
+            'label': np.int32(length % 2),
+        }
+        for lengths in shape['batches']
+        for length in lengths
+    ]
+    rows = len(shape['batches'][0])
+    batches = FeatureBatches(features, BUCKETS, shape['length'], rows, pad=0)
+    return [
+        batches.batch(np.arange(start, start + rows), HostBlock(rows, 0, 1)) for start in range(0, len(features), rows)
+    ]
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Examples/s over all batches, after each of their lengths was compiled."""
+    head = HeadConfig(kind='sequence')
+    model = shape['model'] | {'attention_dropout_rate': shape['model']['dropout_rate'], 'activation': 'gelu_erf'}
+    config = ModelConfig(**model, dtype=shape['dtype'], scan_unroll=model['layers'])
+    graph, params = nnx.split(FineTuningModel(config, head, rngs=nnx.Rngs(0)))
+    objective = FineTuning(head)
+    optimizer_config = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True, clip_norm=0.0)
+    optimizer = make_optimizer(optimizer_config, total_steps=1000, stacked=None)
+    state = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
+    step = jax.jit(make_train_step(graph, objective, optimizer), donate_argnums=0)
+    infer = jax.jit(make_output_step(graph, objective))
+    batches = padded_batches(shape)
+    one_a_length = list({batch['tokens'].shape: batch for batch in batches}.values())
+    if shape['way'] == 'train':
+        for batch in one_a_length:
+            state, _ = step(state, batch)
+        jax.block_until_ready(state)
+        start = time.perf_counter()
+        for batch in batches:
+            state, metrics = step(state, batch)
+            assert np.isfinite(float(metrics['loss']))
+        jax.block_until_ready(state)
+    else:
+        jax.block_until_ready([infer(state.params, batch) for batch in one_a_length])
+        start = time.perf_counter()
+        for batch in batches:
+            assert np.isfinite(infer(state.params, batch)[2]['logits']).all()
+    seconds = time.perf_counter() - start
+    examples = sum(map(len, shape['batches']))
+    return {'name': f'efficient_attention, jax {jax.__version__}', 'examples_per_second': examples / seconds}
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

@@ -1,32 +1,48 @@
-"""The `infer` part of `scripts/benchmark.py`: what a call of an encoder takes, ours and what users would write else.
+"""`scripts/benchmark.py infer`: what a call of an encoder takes, ours and what users would write else.
 
 Four sides get rows of random ids of one length: ours with the parameters laid out for inference, ours with the stacked
-parameters of training, an encoder in plain Flax NNX (`peers/nnx_inference.py`), and transformers' BertModel in PyTorch
-(`peers/bert_inference.py`). The ratio is that of our time to the faster peer's of the same round: below 1 ours is
+parameters of training, an encoder in plain Flax NNX (`PlainEncoder`), and transformers' BertModel in PyTorch
+(`peers/inference.py`). The ratio is that of our time to the faster peer's of the same round: below 1 ours is
 faster. Compiling is timed apart. Memory is what a program holds beside its arguments and results; PyTorch tells none.
 """
 
+import json
 import statistics
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import flags
+from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_length
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.quantized import store_codes
+from scripts.benchmarks.process import start_peak, status_bytes
 
-ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = {'vocab_size': 30_522}
 MODELS = {
     'bert_base': {'layers': 12, 'width': 768, 'heads': 12, 'feed_forward_width': 3072, **VOCABULARY},
     '4x312': {'layers': 4, 'width': 312, 'heads': 12, 'feed_forward_width': 1200, **VOCABULARY},
 }
 SIDES = ('ours', 'stacked', 'nnx', 'torch')
+LAYOUTS = {'ours': 'separate', 'stacked': 'stacked', 'nnx': 'plain', 'torch': 'separate'}
 PEERS = ('nnx', 'torch')
 MEBIBYTE = 2**20
 CELL = 44  # columns of a side in the table
+PEER = str(Path(__file__).with_name('peers') / 'inference.py')
+LEAST_SECONDS = 1.0  # of timed calls
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -48,22 +64,14 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--rows has {rows}; each must be at least 1')
 
 
-def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
-    """The program of each side."""
-    ours = [*python, str(ROOT / 'scripts/benchmarks/measure_inference.py')]
-    nnx = [*python, str(ROOT / 'scripts/benchmarks/peers/nnx_inference.py')]
-    torch = [str(peers_python), str(ROOT / 'scripts/benchmarks/peers/bert_inference.py')]
-    return dict(zip(SIDES, (ours, ours, nnx, torch), strict=True))
-
-
-def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """All sides, taking turns, for each model and number of rows; after each comparison, the figures so far.
 
     Args:
         options: of the command line.
-        commands: the programs of the sides.
         run: what a program prints for a shape.
     """
+    commands = dict.fromkeys(SIDES, CHILD) | {'torch': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'length': options.length, 'models': {}}
     print(
         f'{"model":>10} {"rows":>4}'
@@ -85,8 +93,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in commands if number % 2 == 0 else reversed(commands):
-            layout = 'stacked' if side == 'stacked' else 'separate'
-            runs[side].append(run(commands[side], shape | {'layout': layout}))
+            runs[side].append(run(commands[side], shape | {'layout': LAYOUTS[side]}))
     times = {side: [one['milliseconds'] for one in found] for side, found in runs.items()}
     best = [min(pair) for pair in zip(*(times[peer] for peer in PEERS), strict=True)]
     ratios = [ours / peer for ours, peer in zip(times['ours'], best, strict=True)]
@@ -105,3 +112,128 @@ def line_of(name: str, rows: int, row: dict[str, Any]) -> str:
     low, high = row['ratio_range']
     ratio = f'  {row["ratio"]:.2f} ({low:.2f} to {high:.2f})'
     return f'{name:>10} {rows:>4}' + ''.join(f'{cell:>{CELL}}' for cell in cells) + ratio
+
+
+# ---- one measurement, in a process of its own ----
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds and memory of a call, and what its program costs to make.
+
+    'temporary_bytes' is what the program plans beside its arguments and results, 'peak_bytes' how far calls raised the
+    resident memory (None where the system does not tell).
+
+    Args:
+        shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' as inference has its
+            parameters, 'stacked' as training has them, or 'plain' for the encoder in plain Flax NNX.
+    """
+    if shape['layout'] == 'plain':
+        return measure_plain(shape)
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in shape['model'].items()}
+    config = ModelConfig(**fields, activation='gelu_erf', max_length=512)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: 0.02 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(state))
+    if config.quantization != 'none':
+        module = nnx.merge(graph, params)
+        store_codes(module)
+        graph, state = nnx.split(module)
+        params = nnx.to_pure_dict(state)
+    if shape['layout'] == 'separate':
+        graph, params = for_inference(graph, params)
+    params = jax.device_put(params)
+    tokens_BL = jnp.asarray(rng.integers(5, config.vocab_size, (shape['rows'], shape['length'])), jnp.int32)
+    inputs = params, tokens_BL, jnp.ones_like(tokens_BL)
+    start = time.perf_counter()
+    program = jax.jit(lambda params, *inputs: nnx.merge(graph, params)(*inputs)).lower(*inputs).compile()
+    seconds = time.perf_counter() - start
+    before = start_peak()
+    milliseconds = time_of(lambda: program(*inputs))
+    return {
+        'name': f'efficient_attention, jax {jax.__version__}',
+        'milliseconds': milliseconds,
+        'parameter_bytes': sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
+        'peak_bytes': None if before is None else max(status_bytes('VmHWM') - before, 0),
+        'temporary_bytes': program.memory_analysis().temp_size_in_bytes,
+        'program_lines': len(program.as_text().splitlines()),
+        'compile_seconds': seconds,
+    }
+
+
+def time_of(call: Any) -> float:
+    """Median milliseconds of a call, after two that are not timed."""
+    for _ in range(2):
+        jax.block_until_ready(call())
+    times: list[float] = []
+    while len(times) < 5 or sum(times) < LEAST_SECONDS:
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(times))
+
+
+# ---- the same as a user would write it in plain Flax NNX: nothing here is of this project but the letters ----
+
+
+def measure_plain(shape: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds and temporary memory of a call, and seconds of its compilation."""
+    encoder = PlainEncoder(shape['model'], nnx.Rngs(0))
+    tokens = np.random.default_rng(0).integers(5, shape['model']['vocab_size'], (shape['rows'], shape['length']))
+    tokens_BL, mask_BL = jnp.asarray(tokens, jnp.int32), jnp.ones(tokens.shape, bool)
+    graph, state = nnx.split(encoder)
+    start = time.perf_counter()
+    program = (
+        jax.jit(lambda state, *inputs: nnx.merge(graph, state)(*inputs)).lower(state, tokens_BL, mask_BL).compile()
+    )
+    compiled = time.perf_counter() - start
+    milliseconds = time_of(lambda: program(state, tokens_BL, mask_BL))
+    memory = program.memory_analysis()
+    return {
+        'name': f'plain Flax NNX {flax.__version__}, jax {jax.__version__}',
+        'milliseconds': milliseconds,
+        'temporary_bytes': memory.temp_size_in_bytes,
+        'program_lines': len(program.as_text().splitlines()),
+        'compile_seconds': compiled,
+    }
+
+
+class PlainLayer(nnx.Module):
+    """Self-attention and a feed-forward layer, each followed by residual sum and normalisation."""
+
+    def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
+        width, inner = model['width'], model['feed_forward_width']
+        self.attention = nnx.MultiHeadAttention(model['heads'], width, decode=False, rngs=rngs)
+        self.attention_norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+        self.up, self.down = nnx.Linear(width, inner, rngs=rngs), nnx.Linear(inner, width, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+
+    def __call__(self, x_BLD: jax.Array, mask_B11M: jax.Array) -> jax.Array:
+        """The layer's output, [B, L, D]."""
+        x_BLD = self.attention_norm(x_BLD + self.attention(x_BLD, mask=mask_B11M))
+        return self.norm(x_BLD + self.down(nnx.gelu(self.up(x_BLD), approximate=False)))
+
+
+class PlainEncoder(nnx.Module):
+    """Embeddings and layers."""
+
+    def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
+        width = model['width']
+        self.token = nnx.Embed(model['vocab_size'], width, rngs=rngs)
+        self.position = nnx.Embed(512, width, rngs=rngs)
+        self.token_type = nnx.Embed(2, width, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+        self.layers = nnx.List([PlainLayer(model, rngs) for _ in range(model['layers'])])
+
+    def __call__(self, tokens_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
+        """Vectors, [B, L, D]."""
+        positions_1L = jnp.arange(tokens_BL.shape[1])[None]
+        x_BLD = self.norm(
+            self.token(tokens_BL) + self.position(positions_1L) + self.token_type(jnp.zeros_like(tokens_BL))
+        )
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, mask_BL[:, None, None, :])
+        return x_BLD
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

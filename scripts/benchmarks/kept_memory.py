@@ -31,15 +31,15 @@ from efficient_attention.processes.child_process import child_command
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ('default', 'unlimited', 'limited')
 SHAPE = {'vocab_size': 30522, 'layers': 12, 'width': 768, 'heads': 12, 'dropout_rate': 0.1, 'warmup_steps': 3}
-# Takes the steps of measure_step.py with the allocator of train.py, and adds what is resident at the end.
+# Takes the steps of step.py with the allocator of train.py, and adds what is resident at the end.
 PROGRAM = """
 import json, sys
 from efficient_attention.processes import allocator
 from efficient_attention.processes.allocator import keep_freed_memory, resident_bytes
 allocator.RESERVE = 1.0  # the limit acts whatever is unused
 keep_freed_memory()
-from scripts.benchmarks.measure_step import measure
-print(json.dumps(measure(json.loads(sys.argv[1])) | {'resident_bytes': resident_bytes()}))
+from scripts.benchmarks.step import measure_shape
+print(json.dumps(measure_shape(json.loads(sys.argv[1])) | {'resident_bytes': resident_bytes()}))
 """
 
 

@@ -1,4 +1,4 @@
-"""The `memory` part of `scripts/benchmark.py`: what a decoder's training step holds and costs.
+"""`scripts/benchmark.py memory`: what a decoder's training step holds and costs.
 
 `depth`: layers that keep their activations, recompute them or recover them (reversible), with and without feed-forward
 and loss in chunks, at several depths. `patterns`: fixed and strided sparse attention against dense causal attention,
@@ -12,18 +12,32 @@ of the compiler, how far they raise the resident memory.
 """
 
 import dataclasses
+import json
 import statistics
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import flags
+from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.objectives.language_modelling import LanguageModelling
+from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.training.step import StepFn, make_train_step
 from efficient_attention.whole_files import whole_file
+from scripts.benchmarks.process import start_peak, status_bytes
 
-ROOT = Path(__file__).resolve().parents[2]
 MEBIBYTE = 2**20
 CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}  # positions
 # Rotary positions need no table, whose size would depend on the length.
@@ -97,7 +111,7 @@ OUTPUT = Part(
     sizes=(50_000,),
     small=(25_000,),
 )
-# The decoder `compressive` of configs/common.py, with segments as long as its memory of tokens.
+# The decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens.
 SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
 COMPRESSION = Part(
     axis='length',
@@ -129,6 +143,7 @@ SIZES = {'depth': 'layers', 'patterns': 'lengths', 'compression': 'segments'}
 
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, what `summary` returns
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
+CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -180,7 +195,7 @@ def chosen_parts(options: flags.FlagValues) -> dict[str, Part]:
     return parts
 
 
-def measure(options: flags.FlagValues, command: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """After every size of every part, the report on all so far; plots it when all are done."""
     report: dict[str, Any] = {}
     steps = min(options.steps, 1) if options.quick else options.steps
@@ -189,7 +204,7 @@ def measure(options: flags.FlagValues, command: list[str], run: Run) -> Iterator
         figures: Figures = {side: {} for side in part.sides}
         print_titles(part)
         for size in part.sizes:
-            for side, children in take_turns(part, size, steps, options.rounds, lambda shape: run(command, shape)):
+            for side, children in take_turns(part, size, steps, options.rounds, lambda shape: run(CHILD, shape)):
                 figures[side][size] = summary(children)
                 print_row(size, side, figures[side][size])
             report[name] = make_report(part, figures)
@@ -321,6 +336,68 @@ def draw_line(axis: Any, by_size: dict[int, dict[str, Any]], field: str, scale: 
         axis.plot(*zip(*points, strict=True), **style)
 
 
-def program(python: list[str]) -> list[str]:
-    """The program that measures one row."""
-    return [*python, str(ROOT / 'scripts/benchmarks/measure_memory.py')]
+# ---- one measurement, in a process of its own ----
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Temporary bytes of the compiled step, and of real steps the seconds and the resident bytes that they add.
+
+    A decoder with memory reads a full one.
+    `shape` has `model` (fields of ModelConfig), `rows`, `length` and `steps`: timed ones, after one that is not; with 0
+    nothing runs.
+    """
+    config = ModelConfig(**shape['model'])
+    batch = random_batch(shape['rows'], shape['length'], config.vocab_size)
+    train_step, first_state = make_step(config, shape['rows'])
+    state = jax.eval_shape(first_state)
+    step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
+    memory = step.memory_analysis()
+    result = {
+        'name': f'efficient_attention, jax {jax.__version__}',
+        'parameters': sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        'temporary_bytes': memory.temp_size_in_bytes,
+        'argument_bytes': memory.argument_size_in_bytes,
+    }
+    if not shape['steps']:
+        return result
+    # One program makes the state, so that each array has memory of its own, as giving it away needs.
+    return result | run_steps(step, jax.jit(first_state)(), batch, shape['steps'])
+
+
+def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], TrainState]]:
+    """The training step of a decoder with AdamW, and what makes its first state, in which a memory is of ones."""
+    objective = LanguageModelling(config)
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    optimizer = make_optimizer(
+        OptimizerConfig(schedule='constant', warmup_steps=0), total_steps=1000, stacked=STACKED_LAYERS
+    )
+
+    def first_state() -> TrainState:
+        params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
+        carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))  # segment 1, as the batch has
+        return initial_state(params, optimizer, seed=0, carry=carry)
+
+    return make_train_step(graph, objective, optimizer), first_state
+
+
+def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
+    """Rows of random ids without padding."""
+    ids = np.random.default_rng(0).integers(0, vocab_size, (rows, length + 1), np.int32)
+    whole = {'segments': np.ones((rows, length), np.int32), 'weights': np.ones((rows, length), np.float32)}
+    return whole | {'tokens': ids[:, :-1], 'targets': ids[:, 1:]}
+
+
+def run_steps(step: jax.stages.Compiled, state: TrainState, batch: dict[str, np.ndarray], count: int) -> dict[str, Any]:
+    """Seconds of each of `count` steps after the first, and how far all of them raised the resident memory."""
+    before = start_peak()
+    seconds = []
+    for _ in range(count + 1):
+        start = time.perf_counter()
+        state, metrics = jax.block_until_ready(step(state, batch))
+        seconds.append(time.perf_counter() - start)
+    assert np.isfinite(metrics['loss'])
+    return {'seconds': seconds[1:], 'peak_bytes': None if before is None else status_bytes('VmHWM') - before}
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

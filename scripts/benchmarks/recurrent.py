@@ -1,4 +1,4 @@
-"""The `recurrent` part of `scripts/benchmark.py`: when recurrence is cheaper than attention, and what it costs.
+"""`scripts/benchmark.py recurrent`: when recurrence is cheaper than attention, and what it costs.
 
 `cells`: forward and forward + backward of each cell against Flax's under `nnx.RNN`, PyTorch's, and our LSTM, at batch
 32, width 256 and length 128. `lengths`: what mixes positions in a layer of width 256, cells and full and windowed
@@ -11,19 +11,32 @@ lengths before promises more than the limit. `--plot` draws the parts `lengths` 
 """
 
 import itertools
+import json
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from absl import flags
+from flax import nnx
+from jax import Array
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.context import Context
+from efficient_attention.modules.recurrent import CellParameters, Recurrent
+from efficient_attention.recurrence.recur import recur
 from efficient_attention.whole_files import whole_file
 from scripts.benchmarks.attention import promised_seconds, slope
+from scripts.benchmarks.decode import measure_shape as measure_token
+from scripts.benchmarks.process import peak_bytes, seconds_of
 
-ROOT = Path(__file__).resolve().parents[2]
 CELLS = ('tanh', 'gru', 'lstm', 'sru1', 'sru2')
 OF_PEERS = ('tanh', 'gru', 'lstm')  # that nnx and PyTorch have
 ONE = {'rows': 32, 'length': 128, 'width': 256}
@@ -37,7 +50,9 @@ DECODERS = LAYERS | {'full': {'attention': 'causal'}, 'window': {'attention': f'
 PARTS = ('cells', 'lengths', 'token', 'memory')
 WORDS = {'forward_backward': 'a layer forward + backward', 'token': 'a token of a decoder'}
 
+PEER = str(Path(__file__).with_name('peers') / 'recurrent.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, figures
 
 
@@ -66,36 +81,26 @@ def check_flags(options: flags.FlagValues) -> None:
         raise InputError('--plot shows the parts lengths and token; name one of them in --parts')
 
 
-def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
-    """The program of each side."""
-    ours = [*python, str(ROOT / 'scripts/benchmarks/measure_recurrent.py')]
-    return {
-        'ours': ours,
-        'nnx': ours,
-        'torch': [str(peers_python), str(ROOT / 'scripts/benchmarks/peers/recurrent.py')],
-    }
-
-
-def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """After every row of every part, the figures so far; prints and plots what follows from them.
 
     Args:
         options: of the command line.
-        commands: the programs of the sides.
         run: what a program prints for a shape.
     """
     report: dict[str, Any] = {}
     parts = {'cells': measure_cells, 'lengths': measure_lengths, 'token': measure_tokens, 'memory': measure_memory}
     for part in options.parts:
-        for figures in parts[part](options, commands, run):
+        for figures in parts[part](options, run):
             report[part] = figures
             yield report
     if options.plot:
         draw({part: report[part]['sides'] for part in ('lengths', 'token') if part in report}, options.plot)
 
 
-def measure_cells(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Each cell by each side, and the ratios."""
+    commands = {'ours': CHILD, 'nnx': CHILD, 'torch': [str(options.peers_python), PEER]}
     found: dict[str, Any] = {}
     print(f'{"cell":>6} {"side":>6} {"forward ms":>11} {"forward + backward ms":>26} {"ratio of times":>16}')
     for cell in CELLS:
@@ -144,16 +149,16 @@ def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -
     print(f'{cell:>6} {side:>6} {1e3 * row["forward"]:>11.1f} {whole:>26} {said}', flush=True)
 
 
-def measure_lengths(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure_lengths(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Each side against length, forward + backward."""
     shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
-    yield from against_length('forward_backward', LAYERS, shape, options, lambda one: run(commands['ours'], one))
+    yield from against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
 
 
-def measure_tokens(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure_tokens(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Each side against the length of the text before the token."""
     shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
-    yield from against_length('token', DECODERS, shape, options, lambda one: run(commands['ours'], one))
+    yield from against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
 
 
 def against_length(
@@ -203,14 +208,14 @@ def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
     return {side: others for side, others in found.items() if others}
 
 
-def measure_memory(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Temporary bytes of an LSTM's forward + backward, whole and in chunks."""
     found: dict[int, dict[str, int]] = {}
     print(f'{"length":>7} {"whole MiB":>10} {"in chunks":>10} {"ratio":>6}')
     for length in sorted(one for one in options.lengths if one > CHUNK):
         shape = ONE | {'program': 'memory', 'cell': 'lstm', 'length': length}
         found[length] = {
-            name: run(commands['ours'], shape | {'chunk': chunk})['temporary_bytes']
+            name: run(CHILD, shape | {'chunk': chunk})['temporary_bytes']
             for name, chunk in (('whole', 0), ('chunks', CHUNK))
         }
         row = {name: value / 2**20 for name, value in found[length].items()}
@@ -254,3 +259,101 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
     with whole_file(path) as partial:
         figure.savefig(partial, format=path.suffix.removeprefix('.'))
     pyplot.close(figure)
+
+
+# ---- one measurement, in a process of its own ----
+
+Compute = Callable[[Any, Array], Array]  # from parameters and inputs [B, L, D] to outputs [B, L, U]
+NNX_CELLS = {'tanh': nnx.SimpleCell, 'gru': nnx.GRUCell, 'lstm': nnx.OptimizedLSTMCell}
+
+
+def ours(shape: dict[str, Any]) -> tuple[Compute, Any]:
+    """A cell of this project over rows without padding."""
+    graph, parameters = nnx.split(CellParameters(config_of(shape), rngs=nnx.Rngs(0)))
+    chunk = shape.get('chunk', 0)
+    return lambda parameters, x: recur(nnx.merge(graph, parameters).learned(), x, chunk=chunk)[0], parameters
+
+
+def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
+    """The same cell of Flax under `nnx.RNN`."""
+    cell = NNX_CELLS[shape['cell']](shape['width'], shape['width'], rngs=nnx.Rngs(0))
+    start = cell.initialize_carry((shape['rows'], shape['width']), nnx.Rngs(0))
+    graph, parameters, other = nnx.split(nnx.RNN(cell, rngs=False), nnx.Param, ...)
+    return lambda parameters, x: nnx.merge(graph, parameters, other)(x, initial_carry=start), parameters
+
+
+def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
+    """What mixes positions in one of our layers: a cell, or attention with its projections."""
+    config, segments = config_of(shape), jnp.ones((shape['rows'], shape['length']), jnp.int32)
+    kind = Recurrent if config.cell != 'none' else Attention
+    graph, parameters, other = nnx.split(kind(config, rngs=nnx.Rngs(0)), nnx.Param, ...)
+    positions = jnp.broadcast_to(jnp.arange(shape['length']), segments.shape)
+
+    def compute(parameters: Any, x: Array) -> Array:
+        module = nnx.merge(graph, parameters, other)
+        if isinstance(module, Recurrent):
+            return module(x, segments)
+        return module.self_attention(x, Context(segments, positions), config.mechanisms[0])[0]
+
+    return compute, parameters
+
+
+def config_of(shape: dict[str, Any]) -> LayerConfig:
+    """The config of the layer that has the shape's cell, or its attention."""
+    fields = {'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'attention_dropout_rate': 0.0}
+    return ModelConfig(cell=shape.get('cell', 'none'), attention=shape.get('attention', 'full'), **fields)
+
+
+SIDES = {'ours': ours, 'nnx': plain_nnx, 'layer': layer}
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of each call, and bytes, of what the shape's `program` names."""
+    return PROGRAMS[shape['program']](shape)
+
+
+def call(shape: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of each call forward and forward + backward, and peak resident memory above that of the inputs."""
+    compute, parameters = SIDES[shape['side']](shape)
+    x, cotangent = inputs(shape)
+    baseline = peak_bytes()
+    programs = {'forward': jax.jit(compute), 'forward_backward': gradient(compute, cotangent)}
+    result: dict[str, Any] = {'name': f'{shape["side"]}, jax {jax.__version__}'}
+    for name, program in programs.items():
+        result[name] = seconds_of(lambda program=program: jax.block_until_ready(program(parameters, x)), shape['steps'])
+    return result | {'peak_bytes': peak_bytes() - baseline}
+
+
+def memory(shape: dict[str, Any]) -> dict[str, Any]:
+    """Temporary bytes of the compiled forward + backward; nothing runs."""
+    compute, parameters = ours(shape)
+    x, cotangent = inputs(shape)
+    compiled = gradient(compute, cotangent).lower(parameters, x).compile()
+    return {'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes}
+
+
+def token(shape: dict[str, Any]) -> dict[str, Any]:
+    """Seconds for a token that a decoder of one layer adds to a text of `length` tokens, from what it keeps of it."""
+    fields = {'layers': 1, 'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'vocab_size': 256}
+    fields |= {'norm': 'pre', 'positions': 'none', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}
+    fields |= {'cell': shape['cell'], 'attention': 'causal'} if 'cell' in shape else {'attention': shape['attention']}
+    found = measure_token({'model': fields, 'context': shape['length'], 'way': 'cached', 'calls': shape['steps']})
+    return {'token': [1.0 / rate for rate in found['rates']], 'state_bytes': found['state_bytes']}
+
+
+PROGRAMS = {'call': call, 'memory': memory, 'token': token}
+
+
+def inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
+    """Inputs and the gradient of the outputs, [B, L, D] each."""
+    size = (shape['rows'], shape['length'], shape['width'])
+    return jax.block_until_ready(tuple(jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0))))
+
+
+def gradient(compute: Compute, cotangent: Array) -> Any:
+    """The compiled function to the gradients of parameters and inputs."""
+    return jax.jit(jax.grad(lambda parameters, x: (compute(parameters, x) * cotangent).sum(), argnums=(0, 1)))
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

@@ -76,7 +76,7 @@ def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, 
 
     from efficient_attention.config.checkpoint import CheckpointConfig
     from efficient_attention.workdir.checkpoint_writer import Checkpoints
-    from scripts.benchmarks.measure_step import masked_batches, ours_step
+    from scripts.benchmarks.step import masked_batches, ours_step
 
     take_step, state = ours_step(shape)
     batches = masked_batches(shape, 8)

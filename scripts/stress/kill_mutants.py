@@ -46,16 +46,24 @@ class Mutant:
     text: str
     broken: str
 
-    @property
-    def own_test(self) -> str:
-        """The test file that mirrors the source file."""
-        path = Path(self.path)
-        return str(Path('tests') / path.parent / f'test_{path.name}')
+    def found_in(self, package: Path) -> str:
+        """The path of its file below a package: `path`, or the one that the text has moved to; '' where there is none.
 
-    @property
-    def package_tests(self) -> str:
-        """The folder of the tests of its package."""
-        return str(Path('tests') / Path(self.path).parts[0])
+        Args:
+            package: the folder of the package.
+        """
+        own = [package / self.path] if (package / self.path).exists() else []
+        for paths in (own, package.rglob('*.py')):
+            found = [path for path in paths if self.text in path.read_text(encoding='utf-8')]
+            if len(found) == 1 and found[0].read_text(encoding='utf-8').count(self.text) == 1:
+                return str(found[0].relative_to(package))
+        return ''
+
+
+def nearest_tests(path: str, tree: Path) -> str:
+    """The tests nearest to a source file: the test file of its name, or the folder that mirrors its folder."""
+    folder, name = Path('tests') / Path(path).parent, f'test_{Path(path).name}'
+    return str(folder / name if (tree / folder / name).is_file() else folder)
 
 
 MUTANTS = (
@@ -95,6 +103,32 @@ MUTANTS = (
     Mutant('training/step.py', '(state.skipped_in_row + skip) * skip', 'state.skipped_in_row + skip'),
     Mutant('training/optimizer.py', 'config.layer_decay ** (layers + 1)', 'config.layer_decay**layers'),
     Mutant('training/schedules.py', 'max(total_steps - config.warmup_steps, 1)', 'max(total_steps, 1)'),
+    Mutant(
+        'attention/linformer/definition.py',
+        "of_keys_HRM if is_tied else request.operand('values')[..., :keys]",
+        'of_keys_HRM',
+    ),
+    Mutant('attention/induced/definition.py', "request.operand('points') * scale", "request.operand('points')"),
+    Mutant(
+        'attention/synthesizer/definition.py',
+        'jax.nn.relu(request.query.astype(jnp.float32))',
+        'request.query.astype(jnp.float32)',
+    ),
+    Mutant('attention/routing/centroids.py', 'statistics(queries) + statistics(keys)', 'statistics(queries)'),
+    Mutant(
+        'training/grid.py',
+        "known.get('seeds', {}).keys() >= set(grid.seeds)",
+        "known.get('seeds', {})",
+    ),
+    Mutant('training/grid_rows.py', "PLACE.sub('', rows.text)", 'rows.text'),
+    Mutant('pruning/largest.py', 'above = [x > threshold for x in arrays]', 'above = [x >= threshold for x in arrays]'),
+    Mutant('pruning/schedule.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
+    Mutant(
+        'inference/beam_search.py',
+        '(reach_B > beams.finished.scores_Bn.min(axis=1))',
+        '(reach_B > beams.finished.scores_Bn.max(axis=1))',
+    ),
+    Mutant('objectives/teacher_terms.py', 'temperature**2 * optax.kl_divergence', 'temperature * optax.kl_divergence'),
 )
 
 
@@ -119,7 +153,7 @@ def define_flags() -> flags.FlagValues:
     options = flags.FlagValues()
     define_path('tree', 'The checkout whose lines and tests are taken.', ROOT, options)
     define_integers('only', None, 'Numbers of mutants, from 1; all by default', options)
-    flags.DEFINE_bool('alone', False, 'Run the test of the file alone.', flag_values=options)
+    flags.DEFINE_bool('alone', False, 'Run only the tests nearest to the file.', flag_values=options)
     return options
 
 
@@ -137,22 +171,23 @@ def copy_tree(tree: Path, folder: Path) -> None:
 
 
 def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
-    """Who notices, and the first test that fails: 'file' the test of the file, 'package' another one of its package.
+    """Who notices, and the first test that fails: 'file' the nearest tests, 'package' another one of its package.
 
     'nobody' where none does, 'absent' where the tree does not have the line.
 
     Raises:
-        RuntimeError: the test of the file fails without the mutant too.
+        RuntimeError: the nearest tests fail without the mutant too.
     """
-    path = folder / PACKAGE / mutant.path
-    whole = path.read_text(encoding='utf-8') if path.exists() else ''
-    if whole.count(mutant.text) != 1:
+    name = mutant.found_in(folder / PACKAGE)
+    if not name:
         return 'absent', ''
-    if failed := first_failure(folder, mutant.own_test):
+    path, nearest = folder / PACKAGE / name, nearest_tests(name, folder)
+    if failed := first_failure(folder, nearest):
         raise RuntimeError(f'{failed} fails without any mutant')
+    whole = path.read_text(encoding='utf-8')
     path.write_text(whole.replace(mutant.text, mutant.broken), encoding='utf-8')
     try:
-        for who, tests in (('file', mutant.own_test), ('package', mutant.package_tests)):
+        for who, tests in (('file', nearest), ('package', f'tests/{Path(name).parts[0]}')):
             if who == 'file' or not is_own_alone:
                 if failed := first_failure(folder, tests):
                     return who, failed

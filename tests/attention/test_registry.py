@@ -26,7 +26,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask, global_tokens
-from efficient_attention.attention.registry import ROOMS, room_of
+from efficient_attention.attention.registry import NAMES, load_room, room_of
 from efficient_attention.attention.room import Room, no_cache
 from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.sinkhorn.definition import Sinkhorn
@@ -42,10 +42,10 @@ ATTENTION = Path(registry.__file__).parent
 SHARED = ('logits.definition', 'logits.serve', 'logits.cache')
 
 
-@pytest.mark.parametrize('name', ROOMS)
+@pytest.mark.parametrize('name', NAMES)
 def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
     """Rooms over patterns may take those of logits/; a fast form of one line stands in definition.py."""
-    room = ROOMS[name]
+    room = load_room(name)
     made = [room.kind, room.weights, room.serve, room.multiply_adds]
     made += [room.init_cache, room.decode] if has_cache(room) else []
     # partial where another room is what it is made of
@@ -65,22 +65,23 @@ def has_cache(room: Room) -> bool:
 
 
 def test_a_room_is_found_by_the_class():
-    assert all(room_of(room.kind()) is room for room in ROOMS.values())
-    assert room_of(Softmax()) is ROOMS['softmax']
+    assert all(room_of(room.kind()) is room for room in map(load_room, NAMES))
+    assert room_of(Softmax()) is load_room('softmax')
 
 
 def test_every_room_is_registered_under_the_name_of_its_folder():
     is_room = re.compile('^(ROOM = |def make_room)', re.MULTILINE)
     folders = [path.parent.name for path in ATTENTION.glob('*/__init__.py') if is_room.search(path.read_text())]
-    assert sorted(ROOMS) == sorted(folders)
+    assert sorted(NAMES) == sorted(folders) and all(load_room(name).kind.name == name for name in NAMES)
 
 
 def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
     """Softmax is written as its pattern."""
-    assert {name: parse_mechanism(name) for name in ROOMS if name != Softmax.name} == {
-        name: room.kind() for name, room in ROOMS.items() if name != Softmax.name
+    kinds = {name: load_room(name).kind for name in NAMES}
+    assert {name: parse_mechanism(name) for name in NAMES if name != Softmax.name} == {
+        name: kind() for name, kind in kinds.items() if name != Softmax.name
     }
-    assert all(getattr(ea, room.kind.__name__) is room.kind for room in ROOMS.values())
+    assert all(getattr(ea, kind.__name__) is kind for kind in kinds.values())
 
 
 def test_a_mechanism_without_a_room_is_named():
@@ -231,7 +232,7 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 
 
 def test_every_mechanism_has_a_row():
-    assert {type(parse_mechanism(text)) for text in TABLE} == {room.kind for room in ROOMS.values()}
+    assert {type(parse_mechanism(text)) for text in TABLE} == {load_room(name).kind for name in NAMES}
 
 
 def segments_for(mechanism: Mechanism) -> np.ndarray:

@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention import registry
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.cache_spec import CacheSpec
 from efficient_attention.attention.linear.definition import Linear
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.registry import ROOMS, multiply_adds
+from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Room
 
@@ -19,6 +20,8 @@ from efficient_attention.attention.room import Room
 @dataclasses.dataclass(frozen=True)
 class Mean(Mechanism):
     """Every key has the same weight."""
+
+    name = 'mean'
 
 
 def weights(request: Request) -> tuple:
@@ -32,7 +35,8 @@ def serve(request: Request) -> tuple:
 
 def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
     room = Room(Mean, weights, serve, lambda *sizes: len(sizes))
-    monkeypatch.setitem(ROOMS, 'mean', room)
+    monkeypatch.setattr(registry, 'NAMES', ('mean',))
+    monkeypatch.setattr(registry, 'load_room', {'mean': room}.__getitem__)
     q, v = jnp.ones((1, 3, 2, 4)), jnp.arange(24.0).reshape(1, 3, 2, 4)
     out = attend(q, q, v, Mean())
     np.testing.assert_allclose(out, attend(q, q, v, Mean(), backend='reference'), rtol=1e-6)

@@ -3,8 +3,7 @@
 import pytest
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags
-from efficient_attention.commands.plain_words import in_plain_words
+from efficient_attention.commands.command_line import in_plain_words, parse_flags
 from efficient_attention.errors import InputError
 
 

@@ -107,3 +107,10 @@ def test_the_configs_of_the_two_stacks():
     assert model.encoder.decoder_layers == model.decoder.decoder_layers == 0
     with pytest.raises(InputError, match=r'^model.decoder_layers is 0; an encoder-decoder has at least 1$'):
         _ = model.decoder.decoder
+
+
+@pytest.mark.parametrize(
+    'fields, is_mixed', [({}, False), ({'mixing_limit': 9}, True), ({'mixing_temperature': 2.0}, True)]
+)
+def test_a_limit_or_a_temperature_makes_a_mixture(fields: dict, is_mixed: bool):
+    assert PairsConfig(**fields).is_mixed is is_mixed

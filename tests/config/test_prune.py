@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from configs.common import default_config, language_modelling_config, text_to_text_config
+from configs.common import default_config
+from configs.lm.common import language_modelling_config
+from configs.text_to_text.common import text_to_text_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.prune import PruneConfig
 from efficient_attention.config.run import RunConfig

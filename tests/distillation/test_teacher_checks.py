@@ -10,8 +10,13 @@ import pytest
 
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.distillation.teacher import warn_of_another_task, warn_of_unknown_pieces
-from efficient_attention.distillation.teacher_checks import check_outputs, check_reads_rows, check_student
+from efficient_attention.distillation.teacher import (
+    check_outputs,
+    check_reads_rows,
+    check_student,
+    warn_of_another_task,
+    warn_of_unknown_pieces,
+)
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.run import build_run

@@ -32,7 +32,7 @@ SKIPPED = {
     '*scripts/score_by_length.py --models runs/multi30k*': 'likewise',
     '*scripts/visualize.py alignment --model runs/multi30k*': 'likewise',
     '* --workdir runs/han': 'needs IMDB and half an hour; tests/inference/test_pooled_text.py trains such a model',
-    '* --model runs/han *': 'needs a run that is skipped; tests/scripts/test_pooling_pages.py writes pages',
+    '* --model runs/han *': 'needs a run that is skipped; tests/scripts/pictures/test_pooling.py writes pages',
     '* --workdir runs/packed *': 'needs Multi30k; tests/tasks/test_text_to_text.py packs made pairs',
     '* --workdir runs/sst2_text_started *': 'needs a checkpoint of others; runs/books_sst2 starts from a run',
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',

@@ -7,7 +7,8 @@ import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.arena.passages import PassagePairs
-from efficient_attention.experiments.grid_rows import RowIdentities, row_identity
+from efficient_attention.experiments.grid_configs import RowIdentities
+from efficient_attention.experiments.grid_configs import row_identity
 
 
 def write_documents(folder: Path, word: str) -> str:
@@ -42,7 +43,7 @@ def test_rows_of_files_and_what_cannot_be_read(tmp_path: Path, monkeypatch: pyte
     path.write_text('text,label\na,0\n')
     identities = RowIdentities()
     assert identities.of(fields)['train'] != found['train']
-    monkeypatch.setattr('efficient_attention.experiments.grid_rows.row_identity', None)  # each is computed once
+    monkeypatch.setattr('efficient_attention.experiments.grid_configs.row_identity', None)  # each is computed once
     assert identities.of(dict(fields)) == identities.of(fields)
     monkeypatch.undo()
     path.unlink()

@@ -10,7 +10,8 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from configs.common import default_config, language_modelling_config
+from configs.common import default_config
+from configs.lm.common import language_modelling_config
 from efficient_attention.commands.command_line import run_command
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from efficient_attention.config.feed_forward import ACTIVATIONS as OURS
+from efficient_attention.config.layer import ACTIVATIONS as OURS
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,

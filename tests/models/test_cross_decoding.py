@@ -12,7 +12,7 @@ from flax import nnx
 from efficient_attention.attention.cache import take_rows
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys
-from efficient_attention.attention.registry import ROOMS, room_of
+from efficient_attention.attention.registry import NAMES, load_room, room_of
 from efficient_attention.attention.room import no_cache
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoding import CachedDecoder, DecodeState
@@ -153,7 +153,7 @@ def test_every_mechanism_with_a_cache_is_among_the_decoders():
     """A new one is to be added to a model above."""
     decoders = [ModelConfig(**SIZES | fields).decoder for fields in MODELS.values() if 'cell' not in fields]
     found = {room_of(mechanism).kind.name for decoder in decoders for mechanism in decoder.mechanisms}
-    assert found == {name for name, room in ROOMS.items() if room.decode is not no_cache}
+    assert found == {name for name in NAMES if load_room(name).decode is not no_cache}
 
 
 # ---- packed pairs ----

@@ -6,8 +6,8 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
-from efficient_attention.modules.activations import gelu_tanh
+from efficient_attention.models.pretraining import MaskedLMHead, PairHead, Pooler
+from efficient_attention.modules.feed_forward import gelu_tanh
 from efficient_attention.modules.parameters import embedding
 from tests.tolerances import assert_close
 

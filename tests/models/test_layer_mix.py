@@ -10,8 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.layer_mix import LayerMix
+from efficient_attention.models.fine_tuning import FineTuningModel, LayerMix
 from tests.models.test_fine_tuning import batch_of
 from tests.tolerances import assert_close
 

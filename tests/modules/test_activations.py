@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.config.feed_forward import ACTIVATIONS
-from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from efficient_attention.config.layer import ACTIVATIONS
+from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
 FORMULAS = {
     'gelu_tanh': lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),

@@ -6,8 +6,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.activations import gelu_tanh
-from efficient_attention.modules.feed_forward import FeedForward
+from efficient_attention.modules.feed_forward import FeedForward, gelu_tanh
 from tests.tolerances import assert_close
 
 X = jax.random.normal(jax.random.key(0), (2, 13, 8))

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.multihead_pooling import MultiheadPooling
+from efficient_attention.modules.pooling import MultiheadPooling
 from tests.tolerances import assert_close
 
 CONFIG = LayerConfig(width=6, heads=2, feed_forward_width=5, init_std=0.7, activation='relu')

@@ -15,8 +15,14 @@ MESH = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ('data', 'fsdp', 'tensor
 NUMBERS = np.arange(24, dtype=np.int32).reshape(8, 3) % 10
 
 
+def words(width: int) -> Table:
+    table = Table(10, width, rngs=nnx.Rngs(0))
+    table.axes = 'VE'
+    return table
+
+
 def test_vectors_and_their_gradient_are_those_of_one_device():
-    graph, state = nnx.split(Table(10, 4, axes='VE', rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(words(4))
 
     def loss(state: nnx.State) -> jax.Array:
         table = nnx.merge(graph, state)
@@ -30,7 +36,7 @@ def test_vectors_and_their_gradient_are_those_of_one_device():
 
 
 def test_a_width_that_does_not_divide_is_looked_up_without_gathering_the_vectors_of_all_rows():
-    graph, state = nnx.split(Table(10, 3, axes='VE', rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(words(3))
 
     def loss(state: nnx.State, numbers: jax.Array) -> jax.Array:
         return (spread(nnx.merge(graph, state)(numbers), 'BLE') ** 2).sum()
@@ -43,7 +49,7 @@ def test_a_width_that_does_not_divide_is_looked_up_without_gathering_the_vectors
 
 def test_the_gradient_of_words_that_tensor_splits_lies_like_their_table():
     mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 1, 2), ('data', 'fsdp', 'tensor'))
-    graph, state = nnx.split(Table(10, 4, axes='VE', rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(words(4))
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec('tensor')))
     gradient = jax.jit(using_mesh(mesh)(jax.grad(lambda state: (nnx.merge(graph, state)(NUMBERS) ** 2).sum())))(state)
     assert {shard.data.shape for shard in jax.tree.leaves(gradient)[0].addressable_shards} == {(5, 4)}

@@ -19,8 +19,8 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel, Head
-from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
 from efficient_attention.models.memory import Memory
+from efficient_attention.models.pretraining import MaskedLMHead, PairHead, Pooler
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.planning.largest_batch import Line, largest_batch
+from efficient_attention.planning.plan import Line, largest_batch
 
 
 def test_a_line_through_two_sizes():

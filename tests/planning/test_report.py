@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from efficient_attention.planning.largest_batch import Largest
-from efficient_attention.planning.plan import Estimate, plan_of
+from efficient_attention.planning.plan import Estimate, Largest, plan_of
 from efficient_attention.planning.report import report, row_length, teacher_lines
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import os, sys
-from efficient_attention.processes.own_lines import python_alone_prints
+from efficient_attention.processes.hosts import python_alone_prints
 before = sys.stdout
 try:
     with python_alone_prints():

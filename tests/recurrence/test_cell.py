@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.recurrence.registry import CELLS
+from efficient_attention.recurrence.cells import CELLS
 
 
 @pytest.mark.parametrize('cell', [cell for both in CELLS.values() for cell in both], ids=lambda cell: cell.name)

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 
 from efficient_attention.recurrence.cell import Cell
+from efficient_attention.recurrence.cells import CELLS, cell_of
 from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
-from efficient_attention.recurrence.registry import CELLS, cell_of
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.recurrence.registry import CELLS, cell_of
+from efficient_attention.recurrence.cells import CELLS, cell_of
 
 
 def test_an_unknown_cell_is_named():

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import LearnedCell, recur
-from efficient_attention.recurrence.registry import cell_of
 from tests.recurrence.test_recur import value_and_gradients
 from tests.tolerances import assert_close
 

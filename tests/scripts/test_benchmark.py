@@ -1,6 +1,7 @@
-"""The benchmark's arithmetic and its command line."""
+"""The command line of the benchmarks, and the processes that they start."""
 
 import json
+import sys
 
 import pytest
 
@@ -8,38 +9,8 @@ from efficient_attention.commands.command_line import run_command
 from efficient_attention.errors import InputError
 from efficient_attention.processes import allocator
 from scripts import benchmark
-
-
-def child(rate, peak=100):
-    return {
-        'name': 'one',
-        'parameters': 3,
-        'tokens_per_second': rate,
-        'peak_bytes': peak,
-        'baseline_bytes': 1,
-        'seconds': [1.0],
-    }
-
-
-def test_ratios_compare_processes_of_the_same_round():
-    runs = {'ours': [child(10), child(30), child(20)], 'peer': [child(10), child(15), child(40)]}
-    result = benchmark.compare(runs)
-    assert result['ours']['tokens_per_second'] == 20
-    assert result['ours']['range'] == [10, 30]
-    assert result['ratio'] == 1.0
-    assert result['ratio_range'] == [0.5, 2.0]
-
-
-def test_a_row_for_each_side_and_what_unrolling_gains(capsys):
-    runs = {
-        'ours': [child(10) | {'first_seconds': 7.5}],
-        'scan': [child(5) | {'first_seconds': 3.25}],
-        'peer': [child(8)],
-    }
-    benchmark.print_comparison(128, benchmark.compare(runs))
-    ours, scan, peer, ratio, unrolled = capsys.readouterr().out.splitlines()
-    assert '7.5' in ours and '3.25' in scan and peer.split()[1] == 'peer' and 'ratio 1.25' in ratio
-    assert unrolled.split()[1] == '2.00'
+from scripts.benchmarks import input as input_benchmark
+from scripts.benchmarks import step
 
 
 def test_both_sides_get_the_allocator_of_our_entry_points():
@@ -52,17 +23,18 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
     figures = "{'seconds': [1.0, 2.0, 4.0], 'shape': json.loads(sys.argv[1]), 'glibc': os.environ['GLIBC_TUNABLES']}"
     program = f"import json, os, sys; print('noise'); print(json.dumps({figures}))"
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--steps', '7', '--length', '512'])
-    found = benchmark.run_child([benchmark.sys.executable, '-c', program], benchmark.read_command_line()[1], 512)
+    _, _, options = benchmark.read_command_line()
+    found = step.with_rate(
+        benchmark.figures_of([sys.executable, '-c', program], step.shape_of(512, options.steps, {}), options.allocator)
+    )
     assert found['tokens_per_second'] == 4096 / 2
     assert found['glibc'] == benchmark.KEEP_MEMORY
     assert (found['shape']['rows'], found['shape']['masked'], found['shape']['steps']) == (8, 77, 7)
 
 
-def test_a_failed_child_ends_the_run_with_its_message(monkeypatch):
-    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input'])
-    _, options = benchmark.read_command_line()
+def test_a_failed_child_ends_the_run_with_its_message():
     with pytest.raises(SystemExit, match='no torch here'):
-        benchmark.run_child([benchmark.sys.executable, '-c', "raise ValueError('no torch here')"], options, 128)
+        benchmark.figures_of([sys.executable, '-c', "raise ValueError('no torch here')"], {}, 'keep')
 
 
 @pytest.mark.parametrize(
@@ -93,7 +65,7 @@ def test_an_unknown_source_is_bad_input(monkeypatch):
 
 def test_figures_are_json(monkeypatch, tmp_path):
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--output', str(tmp_path / 'figures.json')])
-    monkeypatch.setattr(benchmark, 'measure_input', lambda options: iter([{'length': options.length}]))
+    monkeypatch.setattr(input_benchmark, 'measure', lambda options, run: iter([{'length': options.length}]))  # noqa: ARG005
     benchmark.main()
     figures = json.loads((tmp_path / 'figures.json').read_text())
     assert figures['length'] == 128

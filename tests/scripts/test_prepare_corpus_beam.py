@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from configs.common import text_to_text_config
+from configs.text_to_text.common import text_to_text_config
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig

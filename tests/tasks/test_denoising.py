@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.common import text_to_text_config
+from configs.text_to_text.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig

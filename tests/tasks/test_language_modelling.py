@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from configs.common import SMALL_DECODERS, language_modelling_config
 from configs.lm import books_characters, enwik8_small
+from configs.lm.common import SMALL_DECODERS, language_modelling_config
 from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig

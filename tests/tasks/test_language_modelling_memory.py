@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs.common import language_modelling_config
+from configs.lm.common import language_modelling_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped

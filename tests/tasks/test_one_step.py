@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.run import build_run

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from tokenizers import Tokenizer
 
-from configs.common import text_to_text_config
+from configs.text_to_text.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.noise import NoiseConfig

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from configs.common import language_modelling_config
+from configs.lm.common import language_modelling_config
 from efficient_attention.attention.favor import definition
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig

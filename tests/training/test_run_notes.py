@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from configs.common import language_modelling_config
+from configs.lm.common import language_modelling_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run_notes import no_evaluation_note, run_notes

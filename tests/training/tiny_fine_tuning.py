@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.finetune.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.checkpoint_fit import Leaf, check_fit, leaves_of
+from efficient_attention.workdir.checkpoint_reader import Leaf, check_fit, leaves_of
 
 SAVED = {'params/kernel': Leaf((2, 3), 'float32'), 'opt_state/0/mu/kernel': Leaf((2, 3), 'float32')}
 

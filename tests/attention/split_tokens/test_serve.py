@@ -8,7 +8,7 @@ import pytest
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.registry import NAMES, load_room
 from efficient_attention.attention.split_tokens.serve import is_split
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
@@ -25,7 +25,7 @@ def arrays(queries: int, keys: int, batch: int = 1) -> tuple[jax.Array, ...]:
 
 
 def test_a_room_splits_what_its_mechanism_says():
-    assert all((room.serve_share is not None) == room.kind().form.splits_tokens for room in ROOMS.values())
+    assert all((room.serve_share is not None) == room.kind().form.splits_tokens for room in map(load_room, NAMES))
 
 
 def test_only_a_mesh_with_a_sequence_axis_splits_rows():

@@ -9,8 +9,7 @@ import pytest
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
-from scripts.benchmarks import arena as arena_benchmark
-from scripts.benchmarks import measure_arena
+from scripts.benchmarks import arena as benchmark
 from scripts.benchmarks.arena import GENERATED, SIDES, shape_of
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +19,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     """Runs `benchmark.py arena`, with figures by formula: full attention takes as many times longer as the row is."""
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
-        assert (Path(program[-1]).name, allocator, shape['rows']) == ('measure_arena.py', 'keep', 32)
+        assert (Path(program[-1]).name, allocator, shape['rows']) == ('arena.py', 'keep', 32)
         cost = shape['length'] ** 2 if shape['model']['attention'] == 'full' else 1024 * shape['length']
         found = {'name': 'fake', 'seconds': [cost / 1024**2] * 3, 'temporary_bytes': 64 * cost}
         return found | {'peak_bytes': None, 'parameters': 10}
@@ -42,7 +41,7 @@ def test_shares_are_of_full_attention(tmp_path: Path, monkeypatch, capsys):
 
 def test_every_generator_has_its_speed(tmp_path: Path, monkeypatch, capsys):
     few = [f'{text.split("rows=")[0]}rows=3:{text.partition("rows=")[2].partition(":")[2]}' for text in GENERATED]
-    monkeypatch.setattr(arena_benchmark, 'GENERATED', few)
+    monkeypatch.setattr(benchmark, 'GENERATED', few)
     run_command(monkeypatch, '--parts', 'rows', '--output', tmp_path / 'rows.json')
     found = json.loads((tmp_path / 'rows.json').read_text(encoding='utf-8'))['arena']
     assert list(found) == ['generated'] and list(found['generated']) == few
@@ -69,7 +68,7 @@ def test_every_mechanism_has_a_model_of_each_length(side: str):
 def test_a_real_step():
     shape = shape_of('linear', 'small', 24)
     shape['model'] |= {'width': 8, 'layers': 1, 'feed_forward_width': 8}
-    found = measure_arena.measure(shape | {'rows': 2, 'steps': 2})
+    found = benchmark.measure_shape(shape | {'rows': 2, 'steps': 2})
     assert len(found['seconds']) == 2 and found['temporary_bytes'] > 0 and found['parameters'] > 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.registry import NAMES, load_room
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
 from scripts.benchmarks import attention as benchmark
@@ -22,7 +22,7 @@ CHILD_COST = {'full': lambda length: 1e-7 * length**2, 'window': lambda length: 
 
 def fake_run(command: list[str], shape: dict[str, Any]) -> dict[str, Any]:
     """Figures by formula, in place of a process."""
-    assert command[-1].endswith('peers/attention.py' if shape['peer'] else 'measure_attention.py')
+    assert command[-1].endswith('peers/attention.py' if shape['peer'] else 'benchmarks/attention.py')
     seconds = CHILD_COST[shape['name']](shape['length'])
     return {
         'name': shape['name'],
@@ -38,8 +38,8 @@ def measure(**changes: Any) -> dict[str, Any]:
 
 def reports(run: benchmark.Run = fake_run, **changes: Any) -> Iterator[dict[str, Any]]:
     fields = {'lengths': [1024, 2048, 4096, 8192, 16384], 'sides': ['full', 'window', 'sdpa'], 'rounds': 2, 'steps': 3}
-    options = SimpleNamespace(**(fields | {'max_seconds': 10.0, 'plot': None} | changes))
-    return benchmark.measure(options, *benchmark.commands(['python'], Path('peer')), run)
+    options = SimpleNamespace(**(fields | {'max_seconds': 10.0, 'plot': None, 'peers_python': Path('peer')} | changes))
+    return benchmark.measure(options, run)
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -86,7 +86,7 @@ def test_every_package_that_peers_import_is_pinned():
 
 def test_every_mechanism_is_measured_and_its_causal_form_beside_it():
     mechanisms = {side.name: parse_mechanism(side.mechanism.format(length=64, root=8)) for side in benchmark.OURS}
-    itself = {room.kind for room in ROOMS.values() if room.kind().reads.own_row}
+    itself = {room.kind for room in map(load_room, NAMES) if room.kind().reads.own_row}
     assert {type(mechanism) for mechanism in mechanisms.values()} == itself
     for name in ('favor', 'linear'):
         assert not mechanisms[name].is_causal and mechanisms[f'{name}_causal'].is_causal
@@ -95,7 +95,7 @@ def test_every_mechanism_is_measured_and_its_causal_form_beside_it():
 
 def test_without_steps_there_is_temporary_memory_alone(capsys):
     def run(command: list[str], shape: dict[str, Any]) -> dict[str, Any]:
-        assert shape['steps'] == 0 and command[-1].endswith('measure_attention.py')
+        assert shape['steps'] == 0 and command[-1].endswith('benchmarks/attention.py')
         return {'forward_backward_temporary_bytes': shape['length'] * 2**20}
 
     report = measure(run=run, steps=0, sides=['full', 'window'], lengths=[16, 8])

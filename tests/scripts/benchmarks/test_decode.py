@@ -16,14 +16,13 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import cache_specs
 from scripts import benchmark as command
 from scripts.benchmarks import decode as benchmark
-from scripts.benchmarks import measure_decoding
 
 TINY = benchmark.MODEL | {'layers': 1, 'width': 8, 'heads': 2, 'vocab_size': 11, 'attention': 'causal'}
 
 
 def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
     """Figures by formula, in place of a process."""
-    assert program[-1].endswith('measure_decoding.py')
+    assert program == benchmark.CHILD
     rate = {'cached': 1000.0, 'memory': 1000.0}.get(shape['way'], 1e5 / shape['context'])
     return {'name': 'fake', 'tokens_per_second': rate, 'rates': [rate], 'state_bytes': shape['context']}
 
@@ -59,7 +58,7 @@ def test_ratios_compare_processes_of_the_same_round_which_take_turns():
 
 def test_every_comparison_can_run():
     for comparison in benchmark.COMPARISONS.values():
-        assert {comparison.fast, comparison.slow} <= measure_decoding.WAYS.keys()
+        assert {comparison.fast, comparison.slow} <= benchmark.WAYS.keys()
         for fields in comparison.sides.values():
             assert cache_specs(ModelConfig(**(benchmark.MODEL | fields)), max(comparison.contexts))
 
@@ -75,13 +74,13 @@ def test_a_part_without_any_of_the_sides_is_refused(monkeypatch):
         run_command(monkeypatch, '--parts', 'memory', '--sides', 'favor')
 
 
-def work_of(way: str) -> measure_decoding.Work:
+def work_of(way: str) -> benchmark.Work:
     graph, params = nnx.split(Decoder(ModelConfig(**TINY), rngs=nnx.Rngs(0)))
-    return measure_decoding.WAYS[way](graph, nnx.to_pure_dict(params), {'model': TINY, 'context': 16, 'calls': 1})
+    return benchmark.WAYS[way](graph, nnx.to_pure_dict(params), {'model': TINY, 'context': 16, 'calls': 1})
 
 
 def test_a_measurement_has_a_rate_for_each_call():
-    found = measure_decoding.measure({'model': TINY, 'way': 'sliding', 'context': 16, 'calls': 2})
+    found = benchmark.measure_shape({'model': TINY, 'way': 'sliding', 'context': 16, 'calls': 2})
     assert len(found['rates']) == 2 and found['tokens_per_second'] > 0
     assert found['state_bytes'] == 0
 

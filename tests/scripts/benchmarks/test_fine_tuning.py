@@ -10,7 +10,6 @@ import pytest
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
 from scripts.benchmarks import fine_tuning as benchmark
-from scripts.benchmarks import measure_fine_tuning
 
 TINY = {'layers': 1, 'width': 8, 'heads': 2, 'feed_forward_width': 16, 'vocab_size': 30, 'dropout_rate': 0.1}
 
@@ -20,7 +19,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep' and shape['way'] in benchmark.WAYS and shape['dtype'] in benchmark.DTYPES
-        is_ours = program[-1].endswith('measure_fine_tuning.py')
+        is_ours = program == benchmark.CHILD
         return {'name': 'fake', 'examples_per_second': 6400 / shape['length'] * (1.5 if is_ours else 1.0)}
 
     monkeypatch.setattr(command, 'figures_of', figures_of)
@@ -58,7 +57,7 @@ def test_batches_hold_rows_of_similar_length():
 )
 def test_a_real_measurement(way: str, dtype: str):
     shape = {'model': TINY, 'way': way, 'dtype': dtype, 'length': 16, 'batches': [[2, 5], [9, 16]]}
-    found = measure_fine_tuning.measure(shape)
+    found = benchmark.measure_shape(shape)
     assert found['examples_per_second'] > 0
-    batches = measure_fine_tuning.padded_batches(shape)
+    batches = benchmark.padded_batches(shape)
     assert [batch['tokens'].shape for batch in batches] == [(2, 8), (2, 16)]

@@ -9,11 +9,9 @@ import pytest
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
 from scripts.benchmarks import inference as benchmark
-from scripts.benchmarks import measure_inference
-from scripts.benchmarks.peers import nnx_inference
 
 TINY = {'layers': 2, 'width': 8, 'heads': 2, 'feed_forward_width': 16, 'vocab_size': 30}
-MILLISECONDS = {'measure_inference.py': 8.0, 'nnx_inference.py': 10.0, 'bert_inference.py': 16.0}
+MILLISECONDS = {'separate': 8.0, 'stacked': 24.0, 'plain': 10.0}
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -21,10 +19,10 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep' and shape['model'] in benchmark.MODELS.values()
-        time = MILLISECONDS[Path(program[-1]).name] * shape['rows'] * (3.0 if shape['layout'] == 'stacked' else 1.0)
-        return {'name': 'fake', 'milliseconds': time} | (
-            {} if 'bert' in program[-1] else {'temporary_bytes': 2**20, 'compile_seconds': 0.52}
-        )
+        if program[-1] == benchmark.PEER:
+            return {'name': 'fake', 'milliseconds': 16.0 * shape['rows']}
+        time = MILLISECONDS[shape['layout']] * shape['rows']
+        return {'name': 'fake', 'milliseconds': time, 'temporary_bytes': 2**20, 'compile_seconds': 0.52}
 
     monkeypatch.setattr(command, 'figures_of', figures_of)
     python = Path(__file__)  # a file that is there
@@ -49,7 +47,7 @@ def test_bad_flags_are_refused(monkeypatch, arguments: tuple):
 
 
 def test_a_real_measurement(monkeypatch):
-    monkeypatch.setattr(nnx_inference, 'LEAST_SECONDS', 0.0)
+    monkeypatch.setattr(benchmark, 'LEAST_SECONDS', 0.0)
     shape = {'model': TINY, 'rows': 2, 'length': 8}
-    found = [measure_inference.measure(shape | {'layout': 'separate'}), nnx_inference.measure(shape)]
+    found = [benchmark.measure_shape(shape | {'layout': layout}) for layout in ('separate', 'plain')]
     assert all(one['milliseconds'] > 0 and one['temporary_bytes'] > 0 and one['program_lines'] > 0 for one in found)

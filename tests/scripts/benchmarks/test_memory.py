@@ -12,13 +12,12 @@ import pytest
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
-from scripts.benchmarks import measure_memory
 from scripts.benchmarks import memory as benchmark
 
 
 def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
     """Figures by formula, in place of a process."""
-    assert program[-1].endswith('measure_memory.py')
+    assert program == benchmark.CHILD
     model = shape['model']
     layers = model.get('layers', 0)
     grows = model.get('stack', 'plain') == 'plain'
@@ -35,7 +34,7 @@ def measure(run: benchmark.Run = fake_run, **changes: Any) -> list[dict[str, Any
     options = SimpleNamespace(
         **(fields | {'vocab_size': None, 'rounds': 2, 'steps': 3, 'quick': False, 'plot': None} | changes)
     )
-    return [json.loads(json.dumps(report)) for report in benchmark.measure(options, ['measure_memory.py'], run)]
+    return [json.loads(json.dumps(report)) for report in benchmark.measure(options, run)]
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -141,13 +140,13 @@ def test_a_step_with_memory_is_measured(side: str):
     small = {'width': 16, 'heads': 2, 'layers': 1, 'feed_forward_width': 16, 'vocab_size': 32, 'memory_length': 8}
     small |= {'compressed_length': 4} if side != 'plain' else {}
     shape = benchmark.COMPRESSION.shape(side, 8, steps=1) | {'rows': 2}
-    found = measure_memory.measure(shape | {'model': shape['model'] | small})
+    found = benchmark.measure_shape(shape | {'model': shape['model'] | small})
     assert len(found['seconds']) == 1 and found['temporary_bytes'] > 0
 
 
 def test_memory_is_full_before_the_first_step():
     model = benchmark.COMPRESSION.shape('mean', 8, 1)['model'] | {'width': 8, 'heads': 2, 'layers': 1}
-    _, first_state = measure_memory.make_step(ModelConfig(**model), rows=2)
+    _, first_state = benchmark.make_step(ModelConfig(**model), rows=2)
     carry = first_state().carry
     assert carry.recent.segments_BM.all() and carry.compressed.segments_BM.all()
 
@@ -183,7 +182,7 @@ def test_bad_options_are_refused_at_once(options, message, monkeypatch):
 @pytest.mark.lenient_promotion
 def test_real_steps_add_about_what_the_compiler_says():
     shape = benchmark.DEPTH.shape('plain', 1, steps=1) | {'rows': 16, 'length': 128}
-    found = measure_memory.measure(shape)
+    found = benchmark.measure_shape(shape)
     assert len(found['seconds']) == 1 and found['parameters'] > 3e5
     # All logits are among it: enough for what else the process does meanwhile to weigh little.
     assert found['temporary_bytes'] > 4 * 16 * 128 * 4096

@@ -8,7 +8,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
-from scripts.benchmarks import measure_recurrent
+from scripts.benchmarks import recurrent as benchmark
 
 TINY = {'rows': 2, 'length': 8, 'width': 8, 'steps': 1}
 
@@ -18,7 +18,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
     shapes = []
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
-        assert allocator == 'keep' and program[-1].endswith('measure_recurrent.py') == (shape.get('side') != 'torch')
+        assert allocator == 'keep' and (program == benchmark.CHILD) == (shape.get('side') != 'torch')
         shapes.append(shape)
         length = shape['length']
         if shape['program'] == 'memory':
@@ -114,11 +114,11 @@ def test_bad_flags_are_refused(monkeypatch, arguments: tuple, line: str):
 )
 @pytest.mark.lenient_promotion
 def test_our_sides_run(fields: dict, figures: set):
-    found = measure_recurrent.measure(TINY | fields)
+    found = benchmark.measure_shape(TINY | fields)
     assert set(found) == figures and all(len(found[name]) == 1 for name in figures & {'forward', 'token'})
 
 
 def test_chunks_take_less_temporary_memory():
     shape = {'program': 'memory', 'cell': 'lstm', 'rows': 2, 'length': 512, 'width': 16}
-    whole, chunks = (measure_recurrent.measure(shape | {'chunk': chunk})['temporary_bytes'] for chunk in (0, 32))
+    whole, chunks = (benchmark.measure_shape(shape | {'chunk': chunk})['temporary_bytes'] for chunk in (0, 32))
     assert 0 < chunks < 0.3 * whole

@@ -9,7 +9,6 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
-from scripts.benchmarks import measure_text_to_text
 from scripts.benchmarks import text_to_text as benchmark
 
 TINY = benchmark.WRITER | {'layers': 1, 'decoder_layers': 1, 'width': 8, 'heads': 2, 'head_width': 4}
@@ -21,7 +20,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
     shapes = []
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
-        is_ours = program[-1].endswith('measure_text_to_text.py')
+        is_ours = program == benchmark.CHILD
         assert allocator == 'keep' and (is_ours or shape['program'] != 'write')
         shapes.append(shape)
         times = {'seconds': [1.0, 9.0, 2.0], 'cpu_seconds': [1.0] * 3} if is_ours else {'seconds': [3.0, 3.0, 3.0]}
@@ -79,17 +78,17 @@ TRAINING = {'program': 'train', 'model': TINY, 'rows': 2, 'source': 5, 'target':
 @pytest.mark.slow
 @pytest.mark.lenient_promotion
 def test_a_step_of_training():
-    found = measure_text_to_text.measure(TRAINING)
+    found = benchmark.measure_shape(TRAINING)
     assert found['units'] == 18 and len(found['seconds']) == len(found['cpu_seconds']) == 1
 
 
 def test_targets_are_shifted_by_the_start_symbol():
-    batch = measure_text_to_text.training_batches(TRAINING)[0]
+    batch = benchmark.training_batches(TRAINING)[0]
     assert batch['tokens'][:, 0].tolist() == [0, 0] and (batch['tokens'][:, 1:] == batch['targets'][:, :-1]).all()
 
 
 def test_texts_of_the_asked_length(tmp_path: Path):
     shape = {'model': TINY, 'folder': str(tmp_path / 'model'), 'rows': 2, 'source': 5, 'target': 4}
-    measure_text_to_text.measure(shape | {'program': 'write'})
-    found = measure_text_to_text.measure(shape | {'program': 'generate', 'beams': 2, 'calls': 1})
+    benchmark.measure_shape(shape | {'program': 'write'})
+    found = benchmark.measure_shape(shape | {'program': 'generate', 'beams': 2, 'calls': 1})
     assert np.shape(found['made']) == (2, 4) and found['units'] == 8

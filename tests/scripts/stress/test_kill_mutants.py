@@ -4,23 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stress.kill_mutants import MUTANTS, PACKAGE, ROOT, Mutant, noticed_by, summary
+from scripts.stress.kill_mutants import MUTANTS, PACKAGE, ROOT, Mutant, nearest_tests, noticed_by, summary
 
 SOURCE = 'def half(x):\n    return x / 2\n'
 TESTS = 'from efficient_attention.attention.halves import half\n\n\ndef test_half():\n    assert half({}) == {}\n'
 
 
 @pytest.mark.parametrize('mutant', MUTANTS, ids=lambda mutant: f'{mutant.path}: {mutant.broken}')
-def test_a_mutant_changes_one_place_of_a_file_that_has_a_test(mutant: Mutant):
-    text = (ROOT / PACKAGE / mutant.path).read_text(encoding='utf-8')
-    assert text.count(mutant.text) == 1 and mutant.broken != mutant.text
-    assert (ROOT / mutant.own_test).is_file()
-    compile(text.replace(mutant.text, mutant.broken), mutant.path, 'exec')
+def test_a_mutant_changes_one_place_of_a_file_that_has_tests(mutant: Mutant):
+    path = mutant.found_in(ROOT / PACKAGE)
+    text = (ROOT / PACKAGE / path).read_text(encoding='utf-8')
+    assert text.count(mutant.text) == 1 and mutant.broken not in ('', mutant.text)
+    assert (ROOT / nearest_tests(path, ROOT)).exists()
+    compile(text.replace(mutant.text, mutant.broken), path, 'exec')
 
 
-def test_there_are_24_in_four_packages():
-    assert len(set(MUTANTS)) == 24
-    assert {mutant.path.split('/')[0] for mutant in MUTANTS} == {'attention', 'models', 'objectives', 'training'}
+def test_no_mutant_stands_there_twice():
+    assert len({(mutant.text, mutant.path) for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_a_line_that_has_moved_is_found_where_it_stands_once(tmp_path: Path):
+    for name, text in {'a.py': 'x = 1\n', 'room/b.py': 'x = 2\n', 'room/c.py': 'y = 3\nz = y\nz = y\n'}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding='utf-8')
+    assert Mutant('a.py', 'x = 2', '').found_in(tmp_path) == 'room/b.py'
+    assert Mutant('a.py', 'x = ', '').found_in(tmp_path) == 'a.py'
+    assert Mutant('d.py', 'x = ', '').found_in(tmp_path) == Mutant('room/c.py', 'z = y', '').found_in(tmp_path) == ''
 
 
 @pytest.mark.parametrize('value, by', [(4, 'file'), (0, 'nobody')])

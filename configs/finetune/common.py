@@ -1,0 +1,88 @@
+"""What the configs of fine-tuning start from: fields that a checkpoint fills in, and the files of GLUE and SQuAD."""
+
+from ml_collections import ConfigDict, config_dict
+
+from configs.common import default_config
+from efficient_attention.config.nested_dicts import default_fields
+from efficient_attention.config.run import RunConfig
+
+
+def fine_tuning_config() -> ConfigDict:
+    """Every field of a fine-tuning run; those that are None are filled in when the run starts.
+
+    `model` and `head` follow the checkpoint `train.start_from`, its tokenizer too; `train.steps` and
+    `optimizer.warmup_steps` follow `examples.epochs` and `examples.warmup_share`. A field that is set stays.
+    """
+    config = default_config()
+    config.task = 'fine_tuning'
+    config.data = ConfigDict(default_fields(RunConfig)['data'])
+    config.data.tokenizer = config_dict.placeholder(str)
+    for group in ('model', 'head'):
+        values = default_fields(RunConfig)[group]
+        open_fields = {name: config_dict.placeholder(type(value)) for name, value in values.items()}
+        config[group] = ConfigDict(open_fields)
+    config.examples.has_global = config_dict.placeholder(bool)  # as the model has places for global tokens
+    config.train.steps = config_dict.placeholder(int)
+    config.optimizer.warmup_steps = config_dict.placeholder(int)
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True  # fine-tuning is short: Mosbach et al. 2020, arXiv 2006.04884, section 5
+    config.train.log_every_steps = 50
+    config.checkpoint.best_mode = 'max'
+    config.checkpoint.keep = 1
+    config.checkpoint.save_best = True
+    config.eval.batch_size = 64
+    return config
+
+
+# task of GLUE (Wang et al. 2018, arXiv 1804.07461): problem, folder, train file, dev files, test files, metric that
+# picks the best checkpoint
+GLUE_TASKS = {
+    'cola': ('classification', 'CoLA', 'train.tsv', 'dev.tsv', 'test.tsv', 'matthews'),
+    'sst2': ('classification', 'SST-2', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+    'mrpc': ('classification', 'MRPC', 'train.tsv', 'dev.tsv', 'test.tsv', 'f1'),
+    'qqp': ('classification', 'QQP', 'train.tsv', 'dev.tsv', 'test.tsv', 'f1'),
+    'stsb': ('regression', 'STS-B', 'train.tsv', 'dev.tsv', 'test.tsv', 'spearman'),
+    'mnli': (
+        'classification',
+        'MNLI',
+        'train.tsv',
+        'dev_matched.tsv,dev_mismatched.tsv',
+        'test_matched.tsv,test_mismatched.tsv,diagnostic/diagnostic.tsv',
+        'accuracy_matched',
+    ),
+    'qnli': ('classification', 'QNLI', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+    'rte': ('classification', 'RTE', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+    'wnli': ('classification', 'WNLI', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+}
+
+
+def glue_config(task: str) -> ConfigDict:
+    """Every field of a fine-tuning run on a task of GLUE, with its files named as the benchmark's own."""
+    problem, folder, train, dev, test, metric = GLUE_TASKS[task]
+    config = fine_tuning_config()
+    config.examples.problem = problem
+    config.examples.format = 'glue'
+    config.examples.name = task
+    for split, names in (('train', train), ('dev', dev), ('test', test)):
+        paths = [name if '/' in name else f'{folder}/{name}' for name in names.split(',')]
+        config.examples[split] = ','.join(f'data/glue/{path}' for path in paths)
+    config.checkpoint.best_metric = metric
+    return config
+
+
+def squad_config(version: str) -> ConfigDict:
+    """Every field of a fine-tuning run on SQuAD 'v1' or 'v2', at BERT's 384 tokens, question and special ones too."""
+    number = {'v1': '1.1', 'v2': '2.0'}[version]
+    config = fine_tuning_config()
+    config.examples.problem = 'question_answering'
+    config.examples.format = 'squad'
+    config.examples.train, config.examples.dev = (f'data/squad/{split}-v{number}.json' for split in ('train', 'dev'))
+    config.examples.overlong = 'windows'
+    config.examples.has_no_answer = version == 'v2'
+    config.data.length = 384
+    config.optimizer.learning_rate = 3e-5
+    config.train.batch_size = 16  # rows
+    config.eval.every_steps = 2_000
+    config.checkpoint.every_steps = 1_000
+    config.checkpoint.best_metric = 'f1'
+    return config

@@ -1,0 +1,97 @@
+"""What the configs of language models start from: their defaults, and small decoders with each mechanism."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config, set_fields
+
+
+def language_modelling_config() -> ConfigDict:
+    """Every field of a language model's run: the defaults, pre-norm layers, causal attention, no token types."""
+    config = default_config()
+    config.task = 'language_modelling'
+    config.model.attention = 'causal'
+    config.model.norm = 'pre'
+    config.model.norm_epsilon = 1e-5
+    config.model.token_types = 0
+    config.checkpoint.best_metric = 'causal_lm_loss'
+    return config
+
+
+# name: the fields of `model` that make a small decoder's mechanism, equal in parameters to 0.2 %: the width of the
+# feed-forward layer makes up for what a mechanism's projections cost or save.
+SMALL_DECODERS: dict[str, dict[str, Any]] = {
+    'full': {'attention': 'causal'},
+    'window': {'attention': 'causal & window(64)'},
+    'fixed': {'attention': 'sparse_fixed(64, 8)'},
+    'lsh': {'attention': 'lsh(64, 4, causal=True)', 'shared_qk': True, 'feed_forward_width': 576},
+    'reformer': {
+        'attention': 'lsh(64, 4, causal=True)',
+        'shared_qk': True,
+        'feed_forward_width': 576,
+        'stack': 'reversible',
+        'feed_forward_chunk': 128,  # positions
+        'loss_chunk': 128,  # positions
+    },
+    'favor': {'attention': 'favor(128, causal=True)'},
+    'transformer_xl': {
+        'relative': 'transformer_xl',
+        'rotary': False,
+        'memory_length': 512,  # tokens
+        'feed_forward_width': 448,
+    },
+    'compressive': {
+        'relative': 'transformer_xl',
+        'rotary': False,
+        'memory_length': 256,  # tokens
+        'compression': 'convolution',
+        'compressed_length': 256,  # slots of 4 tokens
+        'reconstruction_weight': 1.0,
+        'feed_forward_width': 192,
+    },
+    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the yardstick of `lsh`
+    'gru': {'cell': 'gru', 'rotary': False, 'feed_forward_width': 384},
+    'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward_width': 256},
+    'sru': {'cell': 'sru2', 'rotary': False, 'feed_forward_width': 576},
+}
+
+
+def small_decoder_config(mechanism: str) -> ConfigDict:
+    """A decoder of 4 layers of 128 with 4 heads, trained on 1,024 tokens a step for 2,500 steps.
+
+    They are 2 rows of 512, or with memory 8 streams of 128. So small a batch learns more from as many tokens than a
+    larger one, and a CPU loses no speed by it.
+    """
+    if mechanism not in SMALL_DECODERS:
+        raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(SMALL_DECODERS)}')
+    config = language_modelling_config()
+    config.data.length = 512  # tokens
+    config.model.width = 128
+    config.model.layers = 4
+    config.model.rotary = True
+    config.model.positions = 'none'
+    config.model.init_std = 0.05
+    config.model.dropout_rate = 0.0  # less than one pass over the text
+    config.model.scan_unroll = 4
+    if 'cell' not in SMALL_DECODERS[mechanism]:  # a cell has no heads, and no weights to drop
+        set_fields(config.model, {'heads': 4, 'attention_dropout_rate': 0.0})
+    set_fields(config.model, SMALL_DECODERS[mechanism])
+
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.warmup_steps = 50
+    config.optimizer.schedule = 'cosine'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 2500
+    config.train.batch_size = 2  # rows, 1,024 tokens
+    config.train.log_every_steps = 25
+    config.checkpoint.every_steps = 500
+    config.eval.every_steps = 500
+    config.eval.batch_size = 16
+    if config.model.memory_length:
+        config.data.batches = 'streams'  # each row goes on where it was
+        config.data.length = 128  # tokens; 8 short segments of as many places in the text teach more than 2 long ones
+        config.train.batch_size = 8
+        config.eval.batch_size = 4  # streams, each of which begins without memory
+    return config

@@ -1,0 +1,28 @@
+"""What the configs from text to text start from: their defaults, or the model of a checkpoint."""
+
+from ml_collections import ConfigDict, config_dict
+
+from configs.common import default_config
+
+
+def text_to_text_config() -> ConfigDict:
+    """Every field of a run from text to text: the defaults, and pre-norm layers without token types."""
+    config = default_config()
+    config.task = 'text_to_text'
+    config.data.lowercase = False
+    config.model.norm = 'pre'
+    config.model.norm_epsilon = 1e-5
+    config.model.token_types = 0
+    config.model.target_vocab_size = config.pairs.get_ref('target_vocab_size')
+    config.checkpoint.best_metric = 'target_loss'
+    return config
+
+
+def leave_model_open(config: ConfigDict) -> None:
+    """Leaves open what a run from text to text takes from the checkpoint of `train.start_from`."""
+    config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
+    config.data.tokenizer = config_dict.placeholder(str)
+    config.data.vocab_size = config_dict.placeholder(int)
+    config.pairs.target_tokenizer = config_dict.placeholder(str)
+    config.pairs.begin = config_dict.placeholder(str)
+    config.pairs.start = config_dict.placeholder(str)

@@ -1,0 +1,123 @@
+"""The recurrent cells, and every cell by its name.
+
+A step reads the gates of a position, their recurrent products and the states before, and gives the states after. All of
+it is element-wise; the products are made in scan.py.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.recurrence.cell import Cell, Operand, States
+
+SRU_SCALE = math.sqrt(3.0)  # of the input that goes past the cell: sqrt(1 + 2 exp(b_r)) for b_r = 0
+
+
+def tanh_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
+    """The plain recurrent cell (Elman 1990): h = tanh(W x + b + U h + b')."""
+    del recurrent, states
+    return gates
+
+
+def gru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
+    """The gated recurrent unit in the form of torch and cuDNN: the reset gate multiplies the recurrent product.
+
+    r, z = sigma(W x + b + U h + b'), n = tanh(W x + b + r (U h + b')); h = (1 - z) n + z h'. Gates stand in the order
+    r, z, n. With b' = 0 it is nnx's `GRUCell`. In the first one (Cho et al. 2014, arXiv 1406.1078, equation 8) the
+    reset gate multiplies the state before its product: n = tanh(W x + U (r h)).
+    """
+    # Of arrays of their own: of one product's halves they took eight times as long, and the product's gain was less.
+    r, z = (jnp.tanh(0.5 * (g + u)) for g, u in zip(gates[:2], recurrent[:2], strict=True))
+    n = jnp.tanh(gates[2] + (0.5 + 0.5 * r) * recurrent[2])
+    return (n + (0.5 + 0.5 * z) * (states[0] - n),)
+
+
+def lstm_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
+    """h and c of long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+
+    i, f, o = sigma(W x + b + U h), g = tanh(W x + b + U h); c = f c' + i g; h = o tanh(c). Gates stand in the order
+    i, f, g, o, as in torch and in nnx's `OptimizedLSTMCell`; torch's two biases add up to this one.
+    """
+    del recurrent
+    i, f, g, o = gates
+    c = (0.5 + 0.5 * f) * states[1] + (0.5 + 0.5 * i) * g
+    return (0.5 + 0.5 * o) * jnp.tanh(c), c
+
+
+def sru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
+    """c of the simple recurrent unit (Lei et al. 2018, arXiv 1709.02755); see `sru`."""
+    f = jax.nn.sigmoid(gates[1] + recurrent[0] if recurrent else gates[1])
+    return (gates[0] + f * (states[0] - gates[0]),)
+
+
+def sru_output(
+    product: tuple[Array, ...],
+    x: Array,
+    before: States,
+    after: States,
+    operands: dict[str, Array],
+    *,
+    has_state: bool,
+) -> Array:
+    """h of all positions of the simple recurrent unit."""
+    r = jax.nn.sigmoid(product[2] + operands['reset'][None, None] * before[0] if has_state else product[2])
+    past = x if len(product) < 4 else product[3]
+    return r * after[0] + (1 - r) * SRU_SCALE * past
+
+
+def sru(version: int, *, has_past: bool) -> Cell:
+    """The simple recurrent unit of a version.
+
+    u0, u1, u2 = W x; f = sigma(u1 + v_f c' + b_f), r = sigma(u2 + v_r c' + b_r), c = f c' + (1 - f) u0; with c' the
+    state before, out goes r c + (1 - r) sqrt(3) x; u0 has no bias, and sqrt(3) is the paper's scale for gates without
+    one. In version 1 v_f and v_r are zero, as in its released code. No product of the state with a matrix is left: the
+    scan is element-wise, and all but c is computed for all positions at once.
+
+    Args:
+        version: 1 = no gate reads the state | 2 = both do.
+        has_past: whether what goes past the cell is a product of the input, as widths differ, in place of the input.
+    """
+    operands = {'input': Operand('Dg', 'D'), 'bias': Operand('b')}
+    if version == 2:
+        operands |= {'diagonal': Operand('U'), 'reset': Operand('U')}
+    return Cell(
+        f'sru{version}',
+        (1,) * (3 + has_past),
+        states=1,
+        recurrent=int(version == 2),
+        operands=operands,
+        step=sru_step,
+        scanned=2,
+        biased=(1, 3),
+        is_diagonal=True,
+        output=functools.partial(sru_output, has_state=version == 2),
+    )
+
+
+INPUT, RECURRENT = Operand('Dg', 'U'), Operand('Ug', 'U')
+TANH_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT}
+TANH = Cell('tanh', (1,), states=1, recurrent=1, operands=TANH_OPERANDS, step=tanh_step, scales=(1.0,))
+GRU_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT, 'recurrent_bias': Operand('g')}
+GRU = Cell('gru', (1, 1, 1), states=1, recurrent=3, operands=GRU_OPERANDS, step=gru_step)
+LSTM_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT}
+LSTM_SCALES = (0.5, 0.5, 1.0, 0.5)
+LSTM = Cell('lstm', (4,), states=2, recurrent=4, operands=LSTM_OPERANDS, step=lstm_step, scales=LSTM_SCALES)
+
+# name: the cell for inputs as wide as its state, and that for others; a new one is a line here
+CELLS: dict[str, tuple[Cell, Cell]] = {
+    'tanh': (TANH, TANH),
+    'gru': (GRU, GRU),
+    'lstm': (LSTM, LSTM),
+    'sru1': (sru(1, has_past=False), sru(1, has_past=True)),
+    'sru2': (sru(2, has_past=False), sru(2, has_past=True)),
+}
+
+
+def cell_of(name: str, input_width: int, units: int) -> Cell:
+    """The cell of this name for inputs and states of these widths; raises ValueError for an unknown name."""
+    if name not in CELLS:
+        raise ValueError(f'unknown cell {name!r}; known: {", ".join(CELLS)}')
+    return CELLS[name][input_width != units]

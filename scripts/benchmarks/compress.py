@@ -1,0 +1,246 @@
+"""`scripts/benchmark.py compress`: what smaller models take against the one that they are made of.
+
+`infer`: a call of an encoder of MiniLM's shape and of smaller ones, ours and PyTorch's: its float32 and its dynamic
+int8, which a user would take there. Each side has random weights, a process of its own, and turns with the others. A
+ratio is the time of our float32 whole model over a side's: above 1 the side is faster. Beside each are the bytes of
+its parameters, as they lie on disk, and how far calls raise the resident memory of the process, model apart.
+
+`train`: steps of a classifier of 6 layers: plain, with movement pruning, with rounding (`model.quantization`), and of a
+student of 3 layers alone, with a teacher beside it, and with kept logits.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from flax import nnx
+
+from efficient_attention.commands.flags import define_choices, define_integers
+from efficient_attention.config.distill import DistillConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.prune import PruneConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.objectives.distillation import Distillation
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.pruning.pruner import make_pruner
+from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.state import initial_state
+from efficient_attention.training.step import make_train_step
+from scripts.benchmarks import inference
+
+WHOLE = {'layers': 6, 'width': 384, 'heads': 12, 'feed_forward_width': 1536, 'vocab_size': 30_522}
+THIRD = WHOLE | {'layer_heads': [6] * 6, 'layer_units': [384] * 6}
+MODELS: dict[str, dict[str, Any]] = {
+    'whole': WHOLE,
+    '3x384': WHOLE | {'layers': 3},
+    '4x312': WHOLE | {'layers': 4, 'width': 312, 'feed_forward_width': 1200},
+    '2x128': WHOLE | {'layers': 2, 'width': 128, 'heads': 2, 'feed_forward_width': 512},
+    'third': THIRD,  # half of the heads and a quarter of the units: a third of the layers' weights
+    'int8': WHOLE | {'quantization': 'int8'},
+    'int8_weights': WHOLE | {'quantization': 'int8_weights'},
+    'third_int8': THIRD | {'quantization': 'int8', 'ranks': ['token=128']},
+}
+PEERS = {'torch': {}, 'torch_int8': {'quantization': 'int8'}}
+BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # ours and the peer of the same kind
+PARTS = ('infer', 'train')
+RATIOS = {  # of milliseconds: what is divided, what it is divided by
+    'movement': ('movement', ('plain',)),
+    'qat': ('qat', ('plain',)),
+    'live': ('live', ('teacher', 'student')),
+    'kept': ('kept', ('student',)),
+}
+MEBIBYTE = 2**20
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
+CHILD = [sys.executable, __file__]  # measures steps of training, in a process of its own
+
+
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_choices('parts', PARTS, 'What is measured', options)
+    define_choices('sides', (*MODELS, *PEERS), 'Models of `infer`; `whole` is always among them', options)
+    define_integers('lengths', (128, 384), 'Tokens a row', options)
+    define_integers('rows', (1, 8, 32), 'Rows of a call', options)
+    flags.DEFINE_integer('rounds', 3, 'Processes of each side and shape.', flag_values=options)
+    flags.DEFINE_integer('steps', 5, 'Timed steps of each way of training in a process.', flag_values=options)
+
+
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError where a number cannot be."""
+    for name in ('rounds', 'steps'):
+        if options[name].value < 1:
+            raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
+    for length in options.lengths:
+        if not 1 <= length <= 512:
+            raise InputError(f'--lengths has {length}; it must be from 1 to 512, the positions of the model')
+    for rows in options.rows:
+        if rows < 1:
+            raise InputError(f'--rows has {rows}; each must be at least 1')
+
+
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
+    """The chosen parts; after each shape, the figures so far.
+
+    Args:
+        options: of the command line.
+        run: what a program prints for a shape.
+    """
+    report: dict[str, Any] = {}
+    if 'infer' in options.parts:
+        peer = [str(options.peers_python), inference.PEER]
+        commands = dict.fromkeys(MODELS, inference.CHILD) | dict.fromkeys(PEERS, peer)
+        sides = ['whole', *(side for side in (*MODELS, *PEERS) if side in options.sides and side != 'whole')]
+        print(f'{"length":>6} {"rows":>4} {"side":>12} {"ms (min to max)":>28} {"speed":>6} {"MiB":>7} {"beside":>7}')
+        for length in options.lengths:
+            for rows in options.rows:
+                found = infer(sides, {'length': length, 'rows': rows}, options.rounds, commands, run)
+                report.setdefault('infer', {}).setdefault(str(length), {})[str(rows)] = found
+                yield report
+    if 'train' in options.parts:
+        for length in options.lengths:
+            shape = {'model': WHOLE, 'student_layers': 3, 'rows': 32, 'length': length, 'steps': options.steps}
+            runs = [run(CHILD, shape)['milliseconds'] for _ in range(options.rounds)]
+            report.setdefault('train', {})[str(length)] = trained(runs)
+            print(f'train, length {length}: {json.dumps(report["train"][str(length)]["ratios"])}')
+            yield report
+
+
+def infer(
+    sides: list[str], shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run
+) -> dict[str, Any]:
+    """The figures of each side for one shape, which it prints."""
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+    for number in range(rounds):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            fields = {'model': MODELS.get(side, WHOLE), 'layout': 'separate'} | PEERS.get(side, {})
+            runs[side].append(run(commands[side], shape | fields))
+    times = {side: [one['milliseconds'] for one in found] for side, found in runs.items()}
+    whole = statistics.median(times['whole'])
+    report: dict[str, Any] = {}
+    for side, found in runs.items():
+        middle = statistics.median(times[side])
+        report[side] = found[-1] | {'milliseconds': middle, 'times': times[side], 'speed': whole / middle}
+        beside = found[-1].get('peak_bytes')
+        said = f'{beside / MEBIBYTE:7.1f}' if beside is not None else f'{"":7}'
+        spread = f'{middle:.1f} ({min(times[side]):.1f} to {max(times[side]):.1f})'
+        size = found[-1]['parameter_bytes'] / MEBIBYTE
+        print(
+            f'{shape["length"]:>6} {shape["rows"]:>4} {side:>12} {spread:>28} {whole / middle:6.2f} {size:7.1f} {said}'
+        )
+    for ours, peer in BESIDE.items():
+        if ours in report and peer in report:
+            speed = report[peer]['milliseconds'] / report[ours]['milliseconds']
+            print(f'{"":>11} {ours}: {speed:.2f} times as fast as {peer}')
+    return report
+
+
+def trained(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Median milliseconds of each way, and the ratios that are asked of them, of the same process."""
+    middle = {way: statistics.median(one[way] for one in runs) for way in runs[0]}
+    ratios = {
+        name: statistics.median(one[above] / sum(one[way] for way in below) for one in runs)
+        for name, (above, below) in RATIOS.items()
+    }
+    return {'milliseconds': middle, 'ratios': {name: round(ratio, 3) for name, ratio in ratios.items()}}
+
+
+# ---- one measurement, in a process of its own ----
+
+
+HEAD = HeadConfig(kind='sequence')
+STEPS = 1000  # of the run whose schedules are followed
+WAYS = ('plain', 'movement', 'qat', 'student', 'teacher', 'live', 'kept')
+Step = Callable[[], Any]
+
+
+class Trained:
+    """A model and its state, which `step` moves on by a batch."""
+
+    def __init__(
+        self, fields: dict[str, Any], *, is_pruned: bool = False, distill: DistillConfig | None = None
+    ) -> None:
+        config = ModelConfig(**fields, scan_unroll=fields['layers'])
+        graph, params = nnx.split(FineTuningModel(config, HEAD, rngs=nnx.Rngs(0)))
+        pure = nnx.to_pure_dict(params)
+        prune = PruneConfig(method='movement', keep=0.15, begin=0.0, end=1.0) if is_pruned else PruneConfig()
+        pruner = make_pruner(prune, pure, head_width=config.head_width, steps=STEPS)
+        rule = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True)
+        rate = prune.learning_rate if pruner else 0.0
+        optimizer = make_optimizer(rule, STEPS, stacked=None, scores_rate=rate)
+        scores = None if pruner is None else pruner.initial_scores(jax.random.key(0))
+        self.state = initial_state(pure, optimizer, seed=0, scores=scores)
+        widths = config.width, config.width
+        objective = Distillation(FineTuning(HEAD), distill, (), widths) if distill else FineTuning(HEAD)
+        self.program = jax.jit(make_train_step(graph, objective, optimizer, pruner=pruner), donate_argnums=0)
+
+    def step(self, batch: dict[str, Any]) -> None:
+        """One step, waited for."""
+        self.state, metrics = self.program(self.state, batch)
+        assert np.isfinite(float(metrics['loss']))
+
+
+def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
+    """A function for each way, that takes one step and waits for it."""
+    fields, rows, length = shape['model'], shape['rows'], shape['length']
+    rng = np.random.default_rng(0)
+    tokens_BL = rng.integers(5, fields['vocab_size'], (rows, length)).astype(np.int32)
+    batch = {
+        'tokens': jnp.asarray(tokens_BL),
+        'segments': jnp.ones((rows, length), jnp.int32),
+        'token_types': jnp.zeros((rows, length), jnp.int32),
+        'label': jnp.asarray(np.arange(rows) % 2, jnp.int32),
+        'index': jnp.arange(rows, dtype=jnp.int32),
+        'weights': jnp.ones(rows, jnp.float32),
+    }
+    small = fields | {'layers': shape['student_layers']}
+    distill = DistillConfig(teacher='a', temperature=2.0, labels=0.5, soft=0.5)
+    teacher = FineTuningModel(ModelConfig(**fields), HEAD, rngs=nnx.Rngs(1))
+    graph, params = nnx.split(teacher)
+    graph, laid_out = for_inference(graph, nnx.to_pure_dict(params))
+    say = jax.jit(lambda params, batch: nnx.merge(graph, params).outputs(batch)['logits'])
+    known = batch | {'teacher_logits': say(laid_out, batch)}
+    plain, movement = Trained(fields), Trained(fields, is_pruned=True)
+    qat, student = Trained(fields | {'quantization': 'int8'}), Trained(small)
+    live, kept = Trained(small, distill=distill), Trained(small, distill=distill)
+    return {
+        'plain': lambda: plain.step(batch),
+        'movement': lambda: movement.step(batch),
+        'qat': lambda: qat.step(batch),
+        'student': lambda: student.step(batch),
+        'teacher': lambda: jax.block_until_ready(say(laid_out, batch)),
+        'live': lambda: live.step(batch | {'teacher_logits': say(laid_out, batch)}),
+        'kept': lambda: kept.step(known),
+    }
+
+
+def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """Median milliseconds of a step of each way; the ways take turns, step by step.
+
+    Args:
+        shape: 'model' (fields of `ModelConfig`), 'student_layers', 'rows', 'length' and 'steps'.
+    """
+    steps = steps_of(shape)
+    for step in steps.values():
+        step()
+    times: dict[str, list[float]] = {way: [] for way in steps}
+    for _ in range(shape['steps']):
+        for way, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[way].append(time.perf_counter() - start)
+    milliseconds = {way: 1e3 * statistics.median(found) for way, found in times.items()}
+    return {'name': f'efficient_attention, jax {jax.__version__}', 'milliseconds': milliseconds}
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))

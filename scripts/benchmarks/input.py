@@ -1,0 +1,52 @@
+"""`scripts/benchmark.py input`: tokens/s of the input pipeline alone, against what our training step consumes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.flags import define_length
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
+from efficient_attention.data.corpus.prepare import prepare_corpus
+from scripts.benchmarks.step import CHILD, SHAPE, TOKENS_A_STEP, Run, check_length, define_steps, shape_of, with_rate
+
+
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_length(128, f'Tokens a row; a divisor of {TOKENS_A_STEP}.', options)
+    flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
+    flags.DEFINE_enum('pairs', 'sop', ('none', 'nsp', 'sop'), 'As data.pairs in a config.', flag_values=options)
+    flags.DEFINE_integer('batches', 200, 'Batches to time.', flag_values=options)
+    define_steps(options)
+
+
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError where rows of the length do not make a step."""
+    check_length(options.length)
+
+
+def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
+    """Tokens/s of the pipeline alone, of our step alone, and how many times the one is the other."""
+    delivered = pipeline_tokens_per_second(options)
+    consumed = with_rate(run(CHILD, shape_of(options.length, options.steps, options.choices)))['tokens_per_second']
+    print(f'input pipeline alone {delivered:,.0f} tokens/s; a training step alone consumes {consumed:,.0f} tokens/s')
+    print(f'the input delivers {delivered / consumed:.1f} times what the step consumes')
+    yield {'length': options.length, 'input_tokens_per_second': delivered, 'step_tokens_per_second': consumed}
+
+
+def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
+    """Prepares the source, or finds it prepared, and times its batches without a model."""
+    config = DataConfig(
+        source=options.source,
+        vocab_size=SHAPE['vocab_size'],
+        length=options.length,
+        pairs=options.pairs,
+        max_masked=round(0.15 * options.length) + 1,
+    )
+    rows = TOKENS_A_STEP // options.length
+    batches = training_batches(
+        prepare_corpus(config), config, HostBlock(rows), seed=0, steps=range(options.batches + 1)
+    )
+    return tokens_per_second(batches, options.batches)
