@@ -7,8 +7,7 @@ import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.arena.passages import PassagePairs
-from efficient_attention.experiments.grid_configs import RowIdentities
-from efficient_attention.experiments.grid_configs import row_identity
+from efficient_attention.experiments.grid_configs import RowIdentities, row_identity
 
 
 def write_documents(folder: Path, word: str) -> str:
