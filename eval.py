@@ -23,8 +23,8 @@ from efficient_attention.commands.flags import (
     define_split,
     define_verify,
 )
+from efficient_attention.commands.host_flags import define_host_flags, hosts_of_flags
 from efficient_attention.processes.allocator import keep_freed_memory
-from efficient_attention.processes.hosts import define_host_flags, hosts_of_flags
 
 WORKDIR = define_run()
 define_checkpoint('last')

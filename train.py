@@ -11,9 +11,9 @@ from ml_collections import config_flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
+from efficient_attention.commands.host_flags import define_host_flags, hosts_of_flags
 from efficient_attention.errors import InputError
 from efficient_attention.processes.allocator import keep_freed_memory
-from efficient_attention.processes.hosts import define_host_flags, hosts_of_flags
 from efficient_attention.processes.phases import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file(

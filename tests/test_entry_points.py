@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grain  # noqa: F401  defines its flags once, not within a program whose flags are removed
 import pytest
 from absl import flags
 

@@ -148,11 +148,33 @@ def attend_with(
     value: Float[Array, 'B M G K'],
     mechanism: Mechanism,
     options: Options,
+    keep_out: Callable[[Request], Request] = keep_padding_out,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for."""
-    out, lse = dispatch(keep_padding_out(make_request(query, key, value, mechanism, options)))
+    """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for.
+
+    They are those of the definition for 'reference', else of the mechanism's fast form. `keep_out` zeroes padding.
+    """
+    request, backend = make_request(query, key, value, mechanism, options), options.backend
+    if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
+        raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
+    if backend not in ('auto', 'reference', 'blocked') and not mechanism.form.has_backends:
+        raise NotImplementedError(
+            f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
+        )
+    request, mesh = keep_out(request), device_mesh()
+    try:
+        if backend == 'reference':
+            out, lse = reference.serve(request)
+        elif mesh is not None and is_split(mesh):
+            out, lse = serve_split(request, mesh, room_of(mechanism))
+        else:
+            out, lse = room_of(mechanism).serve(request)
+    except NotImplementedError as error:
+        if backend != 'auto':
+            raise
+        raise ValueError(f'no attention backend serves {mechanism}: {error}') from None
     if options.return_lse and lse is None:
-        raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {options.backend} backend')
+        raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {backend} backend')
     return out, lse if options.return_lse else None
 
 
@@ -246,24 +268,3 @@ def attention_weights(
 def weights_with(query: Array, key: Array, mechanism: Mechanism, options: Options) -> Float[Array, 'B H L M']:
     """As `attention_weights`, with its keyword arguments in one object."""
     return reference.weights(keep_padding_out(make_request(query, key, key, mechanism, options)))[0]
-
-
-def dispatch(request: Request) -> tuple[Array, Array | None]:
-    """Output and log-sum-exp: of the definition for 'reference', else of the mechanism's fast form."""
-    mechanism, backend = request.mechanism, request.backend
-    if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
-        raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
-    if backend == 'reference':
-        return reference.serve(request)
-    if backend not in ('auto', 'blocked') and not mechanism.form.has_backends:
-        raise NotImplementedError(
-            f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
-        )
-    mesh = device_mesh()
-    try:
-        room = room_of(mechanism)
-        return serve_split(request, mesh, room) if mesh is not None and is_split(mesh) else room.serve(request)
-    except NotImplementedError as error:
-        if backend != 'auto':
-            raise
-        raise ValueError(f'no attention backend serves {mechanism}: {error}') from None

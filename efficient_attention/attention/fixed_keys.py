@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.attend import attend_with, dispatch, make_request
+from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
 from efficient_attention.attention.mechanism import Mechanism, refuse
 from efficient_attention.attention.padding import keep_queries_out, without_padding
@@ -121,9 +121,9 @@ def attend_fixed(
     if mechanism.needs.positions:
         options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    # Not `attend`, which would zero the padding of keys at each decoding step: `fix_keys` has done it once.
-    out, lse = dispatch(keep_queries_out(make_request(query, key, value, mechanism, options)))
-    return out.reshape(new.query.shape), lse if options.return_lse else None
+    # The padding of keys is not zeroed at each decoding step: `fix_keys` has done it once.
+    out, lse = attend_with(query, key, value, mechanism, options, keep_queries_out)
+    return out.reshape(new.query.shape), lse
 
 
 def read_slots(

@@ -11,7 +11,7 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.modules.context import Context, OtherSequence, fold
 from efficient_attention.modules.cross_attention import cross_options
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION
+from efficient_attention.modules.layer import CROSS_ATTENTION
 
 
 def cross_weights(

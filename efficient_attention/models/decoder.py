@@ -16,11 +16,11 @@ from efficient_attention.models.memory import AnyMemory
 from efficient_attention.models.source_reader import SourceReader, has_reader
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
+from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.compression import Told
 from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.layer import SubLayer
 from efficient_attention.modules.parameters import linear, make_norm
-from efficient_attention.modules.projections import AttentionOperands
-from efficient_attention.modules.sub_layer import SubLayer
 from efficient_attention.modules.table import table_logits
 
 

@@ -29,8 +29,8 @@ from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
 from efficient_attention.modules.context import Context, OtherSequence, fold, given
+from efficient_attention.modules.layer import FIXED, GROWING, STATE, begin, end
 from efficient_attention.modules.layer import Kept as SubLayerKept
-from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, begin, end
 from efficient_attention.recurrence.recur import State
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
@@ -168,13 +168,12 @@ class CachedDecoder:
     ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
         """The last layer's output, the caches with the new tokens, and the tap of each layer."""
         context = Context(segments_Bn, positions_Bn).with_terms(self.terms)
-        before, each = list(caches), []
+        before, each = iter(caches), []
         after: list[Kept] = []
         streams = begin(x_BnD, is_reversible=self.config.stack == 'reversible')
         for layer, spec in zip(self.layers, self.specs, strict=True):
-            count = sum(bool(sub.cache) for sub in layer.sub_layers)
-            streams, kept, operands = layer.go_on(streams, context, spec, before[:count])
-            before, after = before[count:], after + kept
+            streams, kept, operands = layer.go_on(streams, context, spec, before)
+            after += kept
             each.append((streams, operands))
         return end(streams, x_BnD.dtype), tuple(after), each
 

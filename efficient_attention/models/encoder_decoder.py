@@ -12,8 +12,8 @@ from efficient_attention.models.decoder import Decoder, DecoderOptions
 from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.memory import StateMemory
 from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.layer import CROSS_ATTENTION, sub_layers_of
 from efficient_attention.modules.parameters import kernel_init
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION, sub_layers_of
 from efficient_attention.recurrence.cell import States
 from efficient_attention.recurrence.cells import cell_of
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.sub_layer import Streams, begin, end
+from efficient_attention.modules.layer import Streams, begin, end
 
 # ((parameters of one layer alone, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of
 # any float dtype

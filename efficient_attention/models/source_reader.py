@@ -24,11 +24,11 @@ from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.memory import empty_states, first_memory
 from efficient_attention.models.stack import Stack, rematerialised
+from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.context import Context, OtherSequence, fold
 from efficient_attention.modules.cross_attention import CrossAttention
+from efficient_attention.modules.layer import RECURRENT, Streams
 from efficient_attention.modules.parameters import linear
-from efficient_attention.modules.projections import AttentionOperands
-from efficient_attention.modules.sub_layer import RECURRENT, Streams
 from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import State
 

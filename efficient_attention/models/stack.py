@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
@@ -24,9 +25,8 @@ from efficient_attention.models.taps import LayerTap, Taps, taps_of
 from efficient_attention.modules.compression import Told, over_layers
 from efficient_attention.modules.context import AttentionMemory, Context, Terms
 from efficient_attention.modules.distances import DistanceBiases
-from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, begin, end
 from efficient_attention.modules.learned import learned_arrays, make_learned
-from efficient_attention.modules.sub_layer import RECURRENT, Streams, SubLayer, begin, end
 from efficient_attention.recurrence.recur import State
 
 
@@ -122,29 +122,37 @@ class Stack(nnx.Module):
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
     ) -> tuple[Array, HandedOut]:
-        """The last layer's output, and what all layers hand out, with a leading N; the context has its terms."""
+        """The last layer's output, and what all layers hand out, with a leading N.
+
+        Args:
+            x_BLD: the input.
+            context: what all layers read, with their terms.
+            memory: what they read before; None of most models.
+            is_tapped: whether they hand out their outputs, queries and keys.
+        """
         streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:
             streams, handed_out = self.walk(streams, context, memory, is_tapped)
             return end(streams, x_BLD.dtype), handed_out
+        # One layer after another under a scan. A step holds one layer, or one of each mechanism that they take in turn.
         graph, turns = nnx.split(self.layers)[0], self.turns()
         calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
         numbers = (self.first + jnp.arange(self.config.layers)).reshape(-1, len(calls))
-        of_layers = None if memory is None else memory.by_layer()
-        of_layers = jax.tree.map(lambda leaf: leaf.reshape(*numbers.shape, *leaf.shape[1:]), of_layers)
+        memories = None if memory is None else memory.by_layer()
+        memories = jax.tree.map(lambda leaf: leaf.reshape(*numbers.shape, *leaf.shape[1:]), memories)
 
         def step(streams: Streams, layers: tuple[nnx.State | None, Array, Any]) -> tuple[Streams, list[Any]]:
-            separate, numbers, of_layers = layers
+            separate, numbers, memories = layers
             each = []
             for turn, call in enumerate(calls):
-                before = None if memory is None else memory.of_layer(part_of(of_layers, turn))
+                before = None if memory is None else memory.of_layer(part_of(memories, turn))
                 parameters = turns.shared if separate is None else part_of(separate, turn)
                 streams, handed = call(parameters, numbers[turn], before, streams)
                 each.append(handed)
             return streams, each
 
-        streams, each = jax.lax.scan(step, streams, (turns.separate, numbers, of_layers), unroll=turns.unroll)
+        streams, each = jax.lax.scan(step, streams, (turns.separate, numbers, memories), unroll=turns.unroll)
         handed_out = jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
         return end(streams, x_BLD.dtype), handed_out
 
@@ -273,7 +281,7 @@ def layer_branch(
     sub: SubLayer,
     parameters: tuple[nnx.State | None, Shared],
     context: Context,
-    number: Array,
+    number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
     """What a sub-layer of layer `number` adds: a branch of a reversible layer."""

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.projections import AttentionOperands
-from efficient_attention.modules.sub_layer import Streams, end
+from efficient_attention.modules.attention import AttentionOperands
+from efficient_attention.modules.layer import Streams, end
 
 # A layer's streams and its attentions' operands, by their names.
 LayerTap = tuple[Streams, dict[str, AttentionOperands]]

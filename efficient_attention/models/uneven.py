@@ -12,7 +12,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import Context
-from efficient_attention.modules.sub_layer import ATTENTION, FEED_FORWARD, SubLayer
+from efficient_attention.modules.layer import ATTENTION, FEED_FORWARD, SubLayer
 
 
 class Stretch(NamedTuple):

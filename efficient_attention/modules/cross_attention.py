@@ -14,11 +14,11 @@ from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, New
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, Projections
 from efficient_attention.modules.context import Context, OtherSequence, fold, given
 from efficient_attention.modules.learned import learned_arrays, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
-from efficient_attention.modules.projections import DRAW_STREAM, AttentionOperands, Projections
 
 CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
 

@@ -46,8 +46,9 @@ class Dense(nnx.Linear):
             return self.quantized(inputs)
         if self.weighs_inputs:
             return self.with_bias(weighing_product(inputs, jnp.asarray(self.kernel[...])))
-        is_rounded_later = device_forms().dense_sums_in_float32 or self.preferred_element_type is not None
-        is_rounded_later = is_rounded_later and self.dtype == jnp.bfloat16
+        is_rounded_later = self.dtype == jnp.bfloat16 and (
+            self.preferred_element_type is not None or device_forms().dense_sums_in_float32
+        )
         if out_sharding is not None or not (is_rounded_later or is_gathering()):
             return super().__call__(inputs, out_sharding)
         bias_O = None if self.bias is None else jnp.asarray(self.bias[...])

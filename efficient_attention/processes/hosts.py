@@ -10,13 +10,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 from jax.experimental import multihost_utils
 
 import efficient_attention
@@ -27,9 +25,6 @@ from efficient_attention.processes.peers import Peers, join_peers
 from efficient_attention.processes.relay import LOOPBACK, join, open_relay
 from efficient_attention.processes.stopping import SIGNALS, Stage, stop_watch
 
-flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
-
-PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
 # Seconds without a sign of life after which JAX ends a process with a stack dump. Our own watch (`peers.py`) is faster,
 # and does not count the time in which the machine stood still, as JAX does: this is longer than such a pause.
 HEARTBEAT_SECONDS = 600
@@ -37,34 +32,19 @@ ADDRESS_BYTES = 256
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
 
 
-def define_host_flags() -> None:
-    """Defines the flags that `hosts_of_flags` reads."""
-    flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
-    flags.DEFINE_string('coordinator', None, 'host:port of process 0, where the cluster does not tell.')
-    flags.DEFINE_integer('process_count', None, 'Processes of the run, where the cluster does not tell.')
-    flags.DEFINE_integer('process_id', None, 'Number of this process, where the cluster does not tell.')
-    flags.DEFINE_string('bind_address', None, 'Host on which process 0 listens, if not that of --coordinator.')
-    flags.DEFINE_float('join_timeout', 300.0, 'Seconds that processes wait for one another at the start.')
-
-
 @contextlib.contextmanager
-def hosts_of_flags(facts: Facts) -> Iterator[None]:
-    """Joins the run's other processes, if the command line says so, until the end of the block.
-
-    An error that ends the block in one process ends the others.
+def among_hosts(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator[None]:
+    """Joins the run's other processes until the end of the block. An error that ends it in one process ends the others.
 
     Args:
+        join_run: `join_hosts` or `join_cluster`, with all but the facts.
         facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
 
     Raises:
-        InputError: the flags do not serve, or the processes are not about to run the same.
-        PeerError: not all processes came.
+        InputError, PeerError: as `join_run`.
     """
-    with python_alone_prints() if flags.FLAGS['distributed'].value else contextlib.nullcontext():
-        peers = join_by_flags(facts)
-        if peers is None:
-            yield
-            return
+    with python_alone_prints():
+        peers = join_run(facts_of({**facts, 'code': code_digest(), 'version': versions()}))
         if jax.process_index() > 0:  # process 0 logs for all processes
             logging.getLogger().setLevel(logging.ERROR)
         try:
@@ -106,24 +86,6 @@ def uninterrupted() -> Iterator[None]:
         watch.enter(stage)
 
 
-def join_by_flags(facts: Facts) -> Peers | None:
-    """The run's other processes; None where there is none. Arguments and errors as `hosts_of_flags`."""
-    options: dict[str, Any] = {name: flags.FLAGS[name].value for name in PLACE_FLAGS}
-    if not flags.FLAGS['distributed'].value:
-        for name, value in options.items():
-            if value is not None:
-                raise InputError(f'--{name} needs --distributed')
-        return None
-    address, count, number, bind = options.values()
-    seconds = float(flags.FLAGS['join_timeout'].value or 0.0)
-    alike = facts_of({**facts, 'code': code_digest(), 'version': versions()})
-    if None in (address, count, number):
-        return join_cluster(address, count, number, alike, seconds)
-    if count < 1:
-        raise InputError(f'--process_count is {count}; it must be at least 1')
-    return join_hosts(Place(address, count, number, seconds, bind or ''), alike)
-
-
 def join_hosts(place: Place, facts: Facts) -> Peers:
     """Meets the other processes and connects this one to them through `jax.distributed`, before JAX is used.
 
@@ -161,7 +123,7 @@ def way_to_service(address: tuple[str, int], token: str) -> socket.socket:
 
 
 def join_cluster(
-    coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, seconds: float
+    coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, *, seconds: float
 ) -> Peers:
     """As `join_hosts` where JAX finds out from the cluster what is None (TPU pods, SLURM, Open MPI).
 

@@ -342,14 +342,14 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     length = shape['length']
     mechanism = parse_mechanism(shape['mechanism'].format(length=length, root=round(math.sqrt(length))))
     learned = draw_operands(mechanism, *size[2:], jax.random.key(2))
-    rng = jax.random.key(1) if mechanism.needs_rng else None
+    rng = jax.random.key(1) if mechanism.draws.always else None
 
     def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> jax.Array:
-        k = q if mechanism.normalises_keys else k
+        k = q if mechanism.needs.shared_qk else k
         return attend(q, k, v, mechanism, rng=rng, learned=learned, backend=shape['backend'])
 
     def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> Any:
-        if mechanism.normalises_keys:
+        if mechanism.needs.shared_qk:
             out, pull = jax.vjp(lambda q, v: forward(q, k, v, learned), q, v)
         else:
             out, pull = jax.vjp(forward, q, k, v, learned)

@@ -35,6 +35,7 @@ from efficient_attention.objectives.distillation import Distillation
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.pruning.pruner import make_pruner
 from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.parts import parts_of
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import make_train_step
 from scripts.benchmarks import inference
@@ -181,7 +182,8 @@ class Trained:
         self.state = initial_state(pure, optimizer, seed=0, scores=scores)
         widths = config.width, config.width
         objective = Distillation(FineTuning(HEAD), distill, (), widths) if distill else FineTuning(HEAD)
-        self.program = jax.jit(make_train_step(graph, objective, optimizer, pruner=pruner), donate_argnums=0)
+        parts = parts_of(self.state, pruner=pruner)
+        self.program = jax.jit(make_train_step(graph, objective, optimizer, parts=parts), donate_argnums=0)
 
     def step(self, batch: dict[str, Any]) -> None:
         """One step, waited for."""

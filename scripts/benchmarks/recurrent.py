@@ -293,7 +293,7 @@ def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
         module = nnx.merge(graph, parameters, other)
         if isinstance(module, Recurrent):
             return module(x, segments)
-        return module.self_attention(x, Context(segments, positions), config.mechanisms[0])[0]
+        return module.run(x, Context(segments, positions), config.mechanisms[0])[0]
 
     return compute, parameters
 

@@ -36,7 +36,7 @@ from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.inference.search import Search
 from efficient_attention.inference.transducer import Batching, Transducer
 from efficient_attention.inference.translator import Decoding, open_translator
-from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.config_fields import TEXT_TO_TEXT
 from efficient_attention.interop.folder_out import save_pretrained
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder_decoder import EncoderDecoder

@@ -116,19 +116,19 @@ MUTANTS = (
     ),
     Mutant('attention/routing/centroids.py', 'statistics(queries) + statistics(keys)', 'statistics(queries)'),
     Mutant(
-        'training/grid.py',
+        'experiments/grid.py',
         "known.get('seeds', {}).keys() >= set(grid.seeds)",
         "known.get('seeds', {})",
     ),
-    Mutant('training/grid_rows.py', "PLACE.sub('', rows.text)", 'rows.text'),
+    Mutant('experiments/grid_configs.py', "PLACE.sub('', rows.text)", 'rows.text'),
     Mutant('pruning/largest.py', 'above = [x > threshold for x in arrays]', 'above = [x >= threshold for x in arrays]'),
-    Mutant('pruning/schedule.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
+    Mutant('pruning/pruner.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
     Mutant(
         'inference/beam_search.py',
         '(reach_B > beams.finished.scores_Bn.min(axis=1))',
         '(reach_B > beams.finished.scores_Bn.max(axis=1))',
     ),
-    Mutant('objectives/teacher_terms.py', 'temperature**2 * optax.kl_divergence', 'temperature * optax.kl_divergence'),
+    Mutant('objectives/distillation.py', 'temperature**2 * optax.kl_divergence', 'temperature * optax.kl_divergence'),
 )
 
 

@@ -325,33 +325,12 @@ def test_cost_is_that_of_the_program(text: str):
     assert traced <= counted * (1.35 if parse_mechanism(text).form.has_backends else 1.01)
 
 
-# ---- the worked examples of the docs ----
+# ---- the worked example of the docs ----
 
 DOCUMENT = ATTENTION.parents[1] / 'docs' / 'attention.md'
 
 
-def lines_of(text: str) -> int:
-    return sum(1 for line in text.splitlines() if line.strip())
-
-
-def lines_by_file(folder: str) -> dict[str, int]:
-    return {path.name: lines_of(path.read_text(encoding='utf-8')) for path in (ATTENTION / folder).glob('*.py')}
-
-
-def test_the_worked_mechanism_has_as_many_lines_as_the_docs_say():
-    said = DOCUMENT.read_text(encoding='utf-8')
-    counts, shared = lines_by_file('linear'), sum(lines_by_file('features').values())
-    section = said[said.index('## Adding a mechanism') :]
-    assert {
-        name: int(count) for name, count in re.findall(r'^\| `(\w+\.py)` \| (\d+) \|', section, re.MULTILINE)
-    } == counts
-    assert f'in {sum(counts.values())} lines' in section and sum(counts.values()) <= 150
-    assert f'{shared} lines of `efficient_attention/attention/features/`' in section
-
-
-def test_the_worked_pattern_is_that_of_the_source_and_short():
+def test_the_worked_pattern_is_that_of_the_source():
     said, source = DOCUMENT.read_text(encoding='utf-8'), Path(global_tokens.__file__).read_text(encoding='utf-8')
     start = source.index('@dataclasses.dataclass(frozen=True)\nclass Prefix')
-    text = source[start : source.index('\n\n\n', start)]
-    assert text in said
-    assert lines_of(text) <= 15 and f'the worked example, {lines_of(text)} lines' in said
+    assert source[start : source.index('\n\n\n', start)] in said

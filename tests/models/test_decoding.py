@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import CachedDecoder, DecodeState, read_prompt
 from efficient_attention.modules.context import OtherSequence
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -15,8 +15,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.reversible import backward, forward, inverse_error
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context, OtherSequence
-from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer
 from tests.tolerances import assert_close
 
 LENGTH = 12

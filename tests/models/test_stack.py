@@ -14,8 +14,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack, layer_mechanisms, period
 from efficient_attention.modules.context import Context, OtherSequence, fold
-from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, layers=3, dropout_rate=0.3, attention_dropout_rate=0.3)

@@ -18,8 +18,7 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.stack import Stack, layer_mechanisms
 from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import Context, OtherSequence
-from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER, begin
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer, begin
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

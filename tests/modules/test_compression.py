@@ -125,13 +125,13 @@ def test_no_gradient_flows_into_a_module_that_is_held():
 
 
 def test_the_loss_runs_on_the_config_s_backend(monkeypatch: pytest.MonkeyPatch):
-    asked, attend = [], module.attend
+    asked, attend_with = [], module.attend_with
 
-    def noted(*x: jax.Array, **options: Any) -> jax.Array:
-        asked.append(options['backend'])
-        return attend(*x, **options)
+    def noted(*x: Any) -> tuple[jax.Array, jax.Array | None]:
+        asked.append(x[-1].backend)
+        return attend_with(*x)
 
-    monkeypatch.setattr(module, 'attend', noted)
+    monkeypatch.setattr(module, 'attend_with', noted)
     config = config_of('convolution', attention_backend='reference')
     attention, mechanism = Attention(config, rngs=nnx.Rngs(0)), parse_mechanism('causal')
     reconstruction_error(attention, mechanism, TOKENS, TOKENS, TOKENS)

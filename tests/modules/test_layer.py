@@ -8,8 +8,7 @@ from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import Context, OtherSequence
-from efficient_attention.modules.layer import Constant, Layer
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Constant, Layer
 from tests.tolerances import assert_close
 
 X = jax.random.normal(jax.random.key(0), (3, 6, 16))

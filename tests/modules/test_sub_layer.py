@@ -2,24 +2,41 @@
 
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
-from efficient_attention.modules.sub_layer import (
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.layer import (
     CROSS_ATTENTION_LAYER,
     SELF_ATTENTION_LAYER,
+    Layer,
     SubLayer,
-    advance,
     begin,
     end,
 )
+from tests.tolerances import assert_close
 
 
 def test_one_stream_is_added_to_and_two_in_turn():
-    x, y = jnp.asarray([1.0]), jnp.asarray([10.0])
-    assert advance((x,), lambda x: (2 * x, 'kept')) == ((3.0,), 'kept')
-    assert advance((x,), lambda x: (2 * x, None), norm=lambda x: -x)[0] == (-3.0,)
-    first, second = advance((x, y), lambda x: (2 * x, None))[0]
-    assert (first, second) == (10.0, 21.0)
-    assert advance((first, second), lambda x: (3 * x, None))[0] == (21.0, 73.0)
+    layer = Layer(LayerConfig(width=4, heads=2, norm='none'), rngs=nnx.Rngs(0))
+    sub, x, y = layer.sub_layers[1], jnp.ones((1, 2, 4)), jnp.full((1, 2, 4), 10.0)
+    (total,) = layer.add(sub, (x,), 2 * x)
+    assert (total == 3.0).all()
+    first, second = layer.add(sub, (x, y), 2 * y)
+    assert (first == 10.0).all() and (second == 21.0).all()
+    first, second = layer.add(sub, (first, second), 3 * second)
+    assert (first == 21.0).all() and (second == 73.0).all()
+
+
+def test_a_post_layer_normalises_the_sum_and_one_without_residual_has_none():
+    x = jnp.arange(8.0).reshape(1, 2, 4) ** 2
+    post = Layer(LayerConfig(width=4, heads=2, norm='post'), rngs=nnx.Rngs(0))
+    sub = post.sub_layers[1]
+    assert_close(post.add(sub, (x,), 2 * x)[0], post.feed_forward_norm(3 * x))
+    assert (post.read(sub, x) == x).all()
+    pre = Layer(LayerConfig(width=4, heads=2, norm='pre'), rngs=nnx.Rngs(0))
+    assert_close(pre.read(sub, x), pre.feed_forward_norm(x))
+    alone = Layer(LayerConfig(width=4, heads=2, norm='none', residual=False), rngs=nnx.Rngs(0))
+    assert (alone.add(sub, (x,), 2 * x)[0] == 2 * x).all()
 
 
 @pytest.mark.parametrize('is_reversible', [False, True])

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.pretraining import PretrainingModel, read
 from efficient_attention.objectives.pretraining import Pretraining
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
@@ -27,7 +27,7 @@ def sums_of(model: PretrainingModel, batch: dict, *, has_pairs: bool = True, rng
 
 def test_sums_equal_the_logits_own(model):
     sums = sums_of(model, BATCH)
-    x_BLD = model.encode(BATCH)
+    x_BLD = model.encoder(BATCH['tokens'], BATCH['segments'], **read(BATCH, None, 0))
     logits = np.asarray(model.masked_logits(x_BLD, BATCH['masked_positions']), np.float64)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     chosen = np.take_along_axis(log_p, np.asarray(BATCH['masked_tokens'])[..., None], -1)[..., 0]

@@ -1,6 +1,5 @@
 """Runs of several processes: the numbers of one process, a stop that all agree on, and going on with more of them."""
 
-import functools
 import json
 import re
 import shutil
@@ -14,7 +13,6 @@ from typing import Any
 
 import jax
 import pytest
-from absl import flags
 
 from efficient_attention.errors import ExitCode, InputError, RunStopped
 from efficient_attention.inference.predict_files import predict_files
@@ -263,50 +261,15 @@ def test_what_jax_cannot_find_out_is_named():
         hosts.initialize(None, None, None)
 
 
-@pytest.fixture
-def values(monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name in ('bool', 'string', 'integer', 'float'):
-        define = getattr(flags, f'DEFINE_{name}')
-        monkeypatch.setattr(hosts.flags, f'DEFINE_{name}', functools.partial(define, flag_values=values))
-    monkeypatch.setattr(hosts.flags, 'FLAGS', values)
-    hosts.define_host_flags()
-    return values
-
-
-@pytest.mark.parametrize('flag', ['--process_count=2', '--bind_address=::1'])
-def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flags.FlagValues):
-    values(['program', flag])
-    with pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'), hosts.hosts_of_flags({}):
-        pass
-
-
-@pytest.mark.parametrize(
-    'words, fault',
-    [
-        ('--coordinator=localhost --process_id=0', '--coordinator=localhost: it must be host:port'),
-        ('--coordinator=localhost:99999 --process_id=1', '--coordinator=localhost:99999: it must be host:port'),
-        ('--coordinator=192.0.2.1:7777 --process_id=0', 'cannot listen there .*; --bind_address names an address'),
-        ('--coordinator=localhost:7777 --process_id=0 --process_count=0', '--process_count is 0'),
-    ],
-)
-def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: flags.FlagValues):
-    values(['program', '--distributed', '--process_count=2', *words.split()])
-    with pytest.raises(InputError, match=fault), hosts.hosts_of_flags({}):
-        pass
-
-
 def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(
-    values: flags.FlagValues, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ):
     watch, stages = StopWatch(), []
-    values(['program'])
     watch.enter(Stage.SAVING)  # in which a stopped run leaves it
     peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
     monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
-    monkeypatch.setattr(hosts, 'join_by_flags', lambda _: peers)
     monkeypatch.setattr(jax.distributed, 'shutdown', lambda: stages.append(watch.stage))
-    with pytest.raises(RunStopped), hosts.hosts_of_flags({}):
+    with pytest.raises(RunStopped), hosts.among_hosts(lambda _: peers, {}):
         raise RunStopped
     assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVING, Stage.SAVED]
 

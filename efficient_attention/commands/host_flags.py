@@ -1,0 +1,50 @@
+"""The flags with which a command joins the other processes of a run that spans several hosts."""
+
+import contextlib
+import functools
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.errors import InputError
+from efficient_attention.processes.hosts import among_hosts, join_cluster, join_hosts
+from efficient_attention.processes.meeting import Facts, Place
+
+flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
+
+PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
+
+
+def define_host_flags() -> None:
+    """Defines the flags that `hosts_of_flags` reads."""
+    flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
+    flags.DEFINE_string('coordinator', None, 'host:port of process 0, where the cluster does not tell.')
+    flags.DEFINE_integer('process_count', None, 'Processes of the run, where the cluster does not tell.')
+    flags.DEFINE_integer('process_id', None, 'Number of this process, where the cluster does not tell.')
+    flags.DEFINE_string('bind_address', None, 'Host on which process 0 listens, if not that of --coordinator.')
+    flags.DEFINE_float('join_timeout', 300.0, 'Seconds that processes wait for one another at the start.')
+
+
+def hosts_of_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
+    """Joins the run's other processes, if the command line says so, until the end of the block (`among_hosts`).
+
+    Args:
+        facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
+
+    Raises:
+        InputError: the flags do not serve, or the processes are not about to run the same.
+        PeerError: not all processes came.
+    """
+    options: dict[str, Any] = {name: flags.FLAGS[name].value for name in PLACE_FLAGS}
+    if not flags.FLAGS['distributed'].value:
+        for name, value in options.items():
+            if value is not None:
+                raise InputError(f'--{name} needs --distributed')
+        return contextlib.nullcontext()
+    address, count, number, bind = options.values()
+    seconds = float(flags.FLAGS['join_timeout'].value or 0.0)
+    if None in (address, count, number):
+        return among_hosts(functools.partial(join_cluster, address, count, number, seconds=seconds), facts)
+    if count < 1:
+        raise InputError(f'--process_count is {count}; it must be at least 1')
+    return among_hosts(functools.partial(join_hosts, Place(address, count, number, seconds, bind or '')), facts)

@@ -1,0 +1,43 @@
+"""The flags for several hosts: what does not serve is refused before a process waits for others."""
+
+import functools
+
+import pytest
+from absl import flags
+
+from efficient_attention.commands import host_flags
+from efficient_attention.commands.host_flags import hosts_of_flags
+from efficient_attention.errors import InputError
+
+
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name in ('bool', 'string', 'integer', 'float'):
+        define = getattr(flags, f'DEFINE_{name}')
+        monkeypatch.setattr(host_flags.flags, f'DEFINE_{name}', functools.partial(define, flag_values=values))
+    monkeypatch.setattr(host_flags.flags, 'FLAGS', values)
+    host_flags.define_host_flags()
+    return values
+
+
+@pytest.mark.parametrize('flag', ['--process_count=2', '--bind_address=::1'])
+def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flags.FlagValues):
+    values(['program', flag])
+    with pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'), hosts_of_flags({}):
+        pass
+
+
+@pytest.mark.parametrize(
+    'words, fault',
+    [
+        ('--coordinator=localhost --process_id=0', '--coordinator=localhost: it must be host:port'),
+        ('--coordinator=localhost:99999 --process_id=1', '--coordinator=localhost:99999: it must be host:port'),
+        ('--coordinator=192.0.2.1:7777 --process_id=0', 'cannot listen there .*; --bind_address names an address'),
+        ('--coordinator=localhost:7777 --process_id=0 --process_count=0', '--process_count is 0'),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: flags.FlagValues):
+    values(['program', '--distributed', '--process_count=2', *words.split()])
+    with pytest.raises(InputError, match=fault), hosts_of_flags({}):
+        pass
