@@ -23,6 +23,8 @@ from efficient_attention.training.run import Run, optimizer_of
 from efficient_attention.training.state import TrainState
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
+# (trained arrays, rows) -> (loss, (sums, what the rows hand on)), gradients
+GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
 def jit_train_step(run: Run) -> StepFn:
@@ -63,14 +65,16 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         begun = [part.begin(state, key) for part in parts]
 
-        def sums_of(trained: Any, rows: KeyedRows) -> tuple[Sums, Any]:
+        def loss_of(trained: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
             params, bound = trained, objective
             for part, choice in zip(parts, begun, strict=True):
                 params, bound = part.inside(params, bound, choice)
-            return bound.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
+            sums, carry = bound.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
+            return total_loss(sums, weights, objective.factor), (sums, carry)
 
-        whole = KeyedRows(batch, row_keys(key, batch), state.carry)
-        (loss, sums), gradients, carry = accumulate(sums_of, before, whole, weights, micro_batches, objective.factor)
+        gradient = jax.value_and_grad(loss_of, has_aux=True)
+        gradient = gradient if micro_batches == 1 else in_micro_batches(gradient, micro_batches)
+        (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
         metrics: dict[str, Array] = {}
         for part in parts:  # such as a penalty of pruning
             loss, gradients, own = part.add_loss(state, loss, gradients)
@@ -117,40 +121,28 @@ def row_keys(key: Array, batch: Batch) -> Array:
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
 
-def accumulate(
-    sums_of: Callable[[Any, KeyedRows], tuple[Sums, Any]],
-    params: Any,
-    whole: KeyedRows,
-    weights: dict[str, Array],
-    micro_batches: int,
-    factor: Callable[[str], float] = lambda _: 1.0,
-) -> tuple[tuple[Array, Sums], Any, Any]:
-    """(Loss, sums), gradients and carry of the whole batch, computed over `micro_batches` parts one after another.
+def in_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
+    """The same function of a whole batch, which it computes over `parts` of the rows one after another.
 
-    sums_of: an objective's sums, and what it hands on, from parameters and rows of the batch; factor: of its terms.
+    Losses, sums and gradients of the parts are added; what their rows hand on is joined in the order of the rows.
     """
 
-    def loss_and_sums(params: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
-        sums, carry = sums_of(params, rows)
-        return total_loss(sums, weights, factor), (sums, carry)
-
-    def gradient(params: Any, rows: KeyedRows) -> tuple[tuple[Any, Any], Any]:
-        (loss, (sums, carry)), gradients = jax.value_and_grad(loss_and_sums, has_aux=True)(params, rows)
+    def of_part(trained: Any, rows: KeyedRows) -> tuple[tuple[Any, Any], Any]:
+        (loss, (sums, carry)), gradients = gradient(trained, rows)
         return ((loss, sums), gradients), carry
 
-    if micro_batches == 1:
-        result, carry = gradient(params, whole)
-        return *result, carry
+    def of_batch(trained: Any, whole: KeyedRows) -> tuple[tuple[Array, tuple[Sums, Any]], Any]:
+        def add_part(total: Any, rows: KeyedRows) -> tuple[Any, Any]:
+            result, carry = of_part(trained, rows)
+            return jax.tree.map(jnp.add, total, result), carry
 
-    def add_part(total: Any, rows: KeyedRows) -> tuple[Any, Any]:
-        result, carry = gradient(params, rows)
-        return jax.tree.map(jnp.add, total, result), carry
+        each = jax.tree.map(lambda x: split_rows(x, parts), whole)
+        shapes, _ = jax.eval_shape(of_part, trained, jax.tree.map(lambda x: x[0], each))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        ((loss, sums), gradients), carries = jax.lax.scan(add_part, zeros, each)
+        return (loss, (sums, jax.tree.map(join_rows, carries))), gradients
 
-    parts = jax.tree.map(lambda x: split_rows(x, micro_batches), whole)
-    shapes, _ = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    total, carries = jax.lax.scan(add_part, zeros, parts)
-    return *total, jax.tree.map(join_rows, carries)
+    return of_batch
 
 
 def split_rows(x: Array, parts: int) -> Array:

@@ -17,13 +17,20 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.objective import Batch, Objective, Sums
+from efficient_attention.objectives.objective import Batch, Objective, Sums, total_loss
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.finite import step_names
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.parts import Frozen
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import KeyedRows, accumulate, join_rows, make_train_step, row_keys, split_rows
+from efficient_attention.training.step import (
+    KeyedRows,
+    in_micro_batches,
+    join_rows,
+    make_train_step,
+    row_keys,
+    split_rows,
+)
 from tests.training.tiny_batch import random_batch
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -54,12 +61,15 @@ def model() -> tuple[nnx.GraphDef, dict]:
 def compiled(micro_batches: int) -> Callable:
     graph = model()[0]
 
-    def sums_of(params: dict, rows: KeyedRows) -> tuple[Sums, None]:
-        return OBJECTIVE.sums(nnx.merge(graph, params), rows.batch, None, rows.keys_B)
-
     def gradients(params: dict, batch: Batch, weights: dict, key: jax.Array) -> tuple:
-        whole = KeyedRows(batch, row_keys(key, batch), None)
-        return accumulate(sums_of, params, whole, weights, micro_batches)[:2]
+        def loss_of(params: dict, rows: KeyedRows) -> tuple[jax.Array, tuple[Sums, None]]:
+            sums, _ = OBJECTIVE.sums(nnx.merge(graph, params), rows.batch, None, rows.keys_B)
+            return total_loss(sums, weights), (sums, None)
+
+        gradient = jax.value_and_grad(loss_of, has_aux=True)
+        gradient = gradient if micro_batches == 1 else in_micro_batches(gradient, micro_batches)
+        (loss, (sums, _)), found = gradient(params, KeyedRows(batch, row_keys(key, batch), None))
+        return (loss, sums), found
 
     return jax.jit(gradients)
 
