@@ -26,7 +26,7 @@ from efficient_attention.modules.compression import Told, over_layers
 from efficient_attention.modules.context import AttentionMemory, Context, Terms
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, begin, end
-from efficient_attention.modules.learned import learned_arrays, make_learned
+from efficient_attention.modules.learned import make_learned
 from efficient_attention.recurrence.recur import State
 
 
@@ -207,7 +207,7 @@ class Stack(nnx.Module):
             positions_BL: of the tokens in their texts; the places in the row by default.
         """
         terms = Terms() if self.position_bias is None else self.position_bias.terms(positions_BL)
-        return terms._replace(learned=learned_arrays(self.learned, None))
+        return terms._replace(learned=None if self.learned is None else self.learned())
 
     def parameter_layers(self) -> tuple[Layer, ...]:
         """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""

@@ -22,7 +22,7 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
-from efficient_attention.modules.learned import LearnedOperands, learned_arrays, make_learned
+from efficient_attention.modules.learned import LearnedOperands, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, kernel_init, linear
 from efficient_attention.modules.positions import rotate
@@ -204,7 +204,7 @@ class Attention(Projections):
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, distances, context.distance_biases)
-        learned = learned_arrays(self.learned, context.learned)
+        learned = context.learned if self.learned is None else self.learned(context.learned)
         additive_HK = self.additive_vector()
         return AttentionOperands(q_BLHK, k_BMHK, relative, additive_HK, value_BMHK=v_BMHK, learned=learned)
 

@@ -16,7 +16,7 @@ from efficient_attention.attention.request import Options
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, Projections
 from efficient_attention.modules.context import Context, OtherSequence, fold, given
-from efficient_attention.modules.learned import learned_arrays, make_learned
+from efficient_attention.modules.learned import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
 
@@ -50,8 +50,8 @@ class CrossAttention(Projections):
 
     def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
         """What decoding keeps of another sequence, computed once; `mechanism_rng` is the layer's."""
-        mechanism, learned = self.config.cross_mechanism, learned_arrays(self.learned, None)
-        return fix_keys(mechanism, self.keys(other), cross_rng(mechanism_rng), learned)
+        learned = None if self.learned is None else self.learned()
+        return fix_keys(self.config.cross_mechanism, self.keys(other), cross_rng(mechanism_rng), learned)
 
     def go_on(
         self, x_BnD: Array, context: Context, fixed: FixedKeys | FixedSums
@@ -65,7 +65,7 @@ class CrossAttention(Projections):
         operands = None if keys is None else self.operands(x_BnD, q_BnHK, keys)
         centres_BnH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
         new = NewQueries(q_BnHK, context.segments_BL, context.positions_BL, centres_BnH)
-        learned = learned_arrays(self.learned, None)
+        learned = None if self.learned is None else self.learned()
         options = dataclasses.replace(self.options(rng), additive=additive_HK, learned=learned)
         if mechanism.draws.in_training and rng is not None:
             options = dataclasses.replace(options, rng=fold(rng, DRAW_STREAM), return_lse=True)
@@ -75,7 +75,7 @@ class CrossAttention(Projections):
     def operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
         """Queries and keys with what goes beside them."""
         centres_BLH = None if self.centres is None else self.centres(x_BLD)
-        learned = learned_arrays(self.learned, None)
+        learned = None if self.learned is None else self.learned()
         return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH, learned=learned)
 
     def scaled_query(self, x_BLD: Array) -> Array:

@@ -26,10 +26,11 @@ class LearnedOperands(nnx.Module):
             if name not in means:
                 setattr(self, name, nnx.Param(drawn(declared[name], rngs)))
 
-    def __call__(self) -> dict[str, Array]:
-        """The arrays by name, float32."""
+    def __call__(self, shared: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """The arrays by name, float32, and with them those that all layers share, as `attend` takes them."""
         means = {} if self.running_means is None else self.running_means()
-        return {name: means[name] if name in means else jnp.asarray(getattr(self, name)[...]) for name in self.names}
+        own = {name: means[name] if name in means else jnp.asarray(getattr(self, name)[...]) for name in self.names}
+        return own | dict(shared or {})
 
 
 class RunningMeans(nnx.Module):
@@ -58,9 +59,3 @@ def make_learned(
     """The parameters of those arrays, None where there are none of this kind."""
     made = LearnedOperands(config, mechanism, is_shared=is_shared, rngs=rngs)
     return made if made.names else None
-
-
-def learned_arrays(module: LearnedOperands | None, shared: Mapping[str, Array] | None) -> dict[str, Array] | None:
-    """The arrays of a layer and those that all layers share, as `attend` takes them; None where there are none."""
-    own = {} if module is None else module()
-    return (own | dict(shared or {})) or None
