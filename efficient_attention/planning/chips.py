@@ -9,7 +9,7 @@ TERA = 1e12
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One device. The peak in operations a second stands in training/peak_flops.py.
+    """One device. The peak in operations a second stands in training/throughput.py.
 
     Args:
         memory: bytes that a program and its arrays may take.
