@@ -27,7 +27,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.padding import keep_padding_out
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Dropout, Keywords, Numbers, Options, Request, Sides
+from efficient_attention.attention.request import CallOptions, Dropout, Keywords, Numbers, Request, Sides
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 from efficient_attention.attention.split_tokens.serve import is_split, serve_split
 
@@ -122,7 +122,7 @@ def attend(
             combination that no backend serves.
         NotImplementedError: the named backend lacks something; the message says what.
     """
-    options = Options(
+    options = CallOptions(
         bias=bias,
         relative=relative,
         additive=additive,
@@ -147,7 +147,7 @@ def attend_with(
     key: Float[Array, 'B M G K'],
     value: Float[Array, 'B M G K'],
     mechanism: Mechanism,
-    options: Options,
+    options: CallOptions,
     keep_out: Callable[[Request], Request] = keep_padding_out,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for.
@@ -175,10 +175,10 @@ def attend_with(
         raise ValueError(f'no attention backend serves {mechanism}: {error}') from None
     if options.return_lse and lse is None:
         raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {backend} backend')
-    return out, lse if options.return_lse else None
+    return out, (lse if options.return_lse else None)
 
 
-def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, options: Options) -> Request:
+def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, options: CallOptions) -> Request:
     """The request of a call to `attend_with` with these arguments, checked and completed; raises what `attend` raises.
 
     It has positions, segments of both sides or None, and dropout only where its rate is above 0.
@@ -262,9 +262,9 @@ def attention_weights(
     unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(keywords))
     if unused:
         raise TypeError(f'attention_weights takes no {", ".join(unused)}: these are the weights before dropout')
-    return weights_with(query, key, mechanism, Options(**keywords))
+    return weights_with(query, key, mechanism, CallOptions(**keywords))
 
 
-def weights_with(query: Array, key: Array, mechanism: Mechanism, options: Options) -> Float[Array, 'B H L M']:
+def weights_with(query: Array, key: Array, mechanism: Mechanism, options: CallOptions) -> Float[Array, 'B H L M']:
     """As `attention_weights`, with its keyword arguments in one object."""
     return reference.weights(keep_padding_out(make_request(query, key, key, mechanism, options)))[0]

@@ -18,11 +18,11 @@ from efficient_attention.attention.features.fixed_sums import FixedSums, read_fi
 from efficient_attention.attention.mechanism import Mechanism, refuse
 from efficient_attention.attention.padding import keep_queries_out, without_padding
 from efficient_attention.attention.registry import room_of
-from efficient_attention.attention.request import Options, Request, Sides
+from efficient_attention.attention.request import CallOptions, Request, Sides
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.whole_rows import check_whole_rows, is_one_text
 
-NO_OPTIONS = Options()
+NO_OPTIONS = CallOptions()
 
 
 class KeySequence(NamedTuple):
@@ -103,7 +103,7 @@ def attend_fixed(
     mechanism: Mechanism,
     fixed: FixedKeys | FixedSums,
     new: NewQueries,
-    options: Options = NO_OPTIONS,
+    options: CallOptions = NO_OPTIONS,
 ) -> tuple[Array, Array | None]:
     """The output of `attend` for queries that read the keys, within segments, and the log-sum-exp if it is asked for.
 
@@ -127,11 +127,11 @@ def attend_fixed(
 
 
 def read_slots(
-    mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: Options
+    mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: CallOptions
 ) -> Float[Array, 'B L H K']:
     """The softmax over the slots, with dropout; zeros for queries of another segment, and for padding."""
     refuse(mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.form.drops_slots})
-    dropout = Options(dropout_rate=options.dropout_rate, dropout_rng=options.dropout_rng)
+    dropout = CallOptions(dropout_rate=options.dropout_rate, dropout_rng=options.dropout_rng)
     out_BLHK, _ = attend_with(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), dropout)
     is_read_BL = (segments_BL == slots.text_B[:, None]) & (segments_BL != 0)
     out_BLHK = jnp.where(is_read_BL[..., None, None], out_BLHK, jnp.zeros_like(out_BLHK))

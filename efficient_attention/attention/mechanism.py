@@ -1,6 +1,7 @@
 """The class of mechanisms, and the records by which each says what it is; its room (room.py) computes it."""
 
 import dataclasses
+import functools
 from typing import ClassVar, TypeVar
 
 from efficient_attention.attention.patterns import Pattern
@@ -116,28 +117,28 @@ class Mechanism:
     """A way to compute attention; frozen and hashable, so it can be a static argument.
 
     A subclass states what differs from the defaults of `needs`, `form`, `reads` and `draws`: as class attributes, or as
-    properties where its fields decide. One with a field `causal` is causal where that is True.
+    cached properties where its fields decide. One with a field `causal` is causal where that is True.
     """
 
     name: ClassVar[str] = 'mechanism'
     """What texts, the registry and error lines call it, and what its room's folder is called."""
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """What a call must give it."""
         return Needs()
 
-    @property
+    @functools.cached_property
     def form(self) -> Form:
         """How it is computed."""
         return Form()
 
-    @property
+    @functools.cached_property
     def reads(self) -> Reads:
         """Which keys a query reads."""
         return Reads()
 
-    @property
+    @functools.cached_property
     def draws(self) -> Draws:
         """What it draws at random."""
         return Draws()

@@ -2,7 +2,7 @@
 
 Every other way to compute a mechanism is tested against it, and it against the papers' formulas in float64 NumPy. A
 mechanism's definition, in the definition.py of its room, is a function from a request to (weights, log-sum-exp or
-None), written to be read.
+None), written to be read. This page makes the output of them, and stands apart as what all others are measured by.
 """
 
 import jax

@@ -27,9 +27,9 @@ NAMES = (
 
 @functools.cache
 def load_room(name: str) -> Room:
-    """The room in the folder of this name; a synthesizer's is made from softmax's."""
+    """The room in the folder of this name; a folder with `make_room` makes it from softmax's."""
     folder = importlib.import_module(f'efficient_attention.attention.{name}')
-    return folder.make_room(load_room('softmax')) if name == 'synthesizer' else folder.ROOM
+    return folder.make_room(load_room('softmax')) if hasattr(folder, 'make_room') else folder.ROOM
 
 
 def room_of(mechanism: Mechanism) -> Room:

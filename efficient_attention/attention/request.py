@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class CallOptions:
     """The keyword arguments of `attend`, which explains them, as code inside hands them on."""
 
     bias: Any = None

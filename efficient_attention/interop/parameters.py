@@ -19,9 +19,10 @@ from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.pretraining import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.pretraining import MaskedLMHead, PairHead
 from efficient_attention.models.two_way import TwoWayLanguageModel
 from efficient_attention.modules.parameters import linear
+from efficient_attention.modules.pooling import Pooler
 
 LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
 OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # of normalisations in the first releases

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.attend import weights_with
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
@@ -40,7 +40,7 @@ def cross_weights(
     rng = fold(mechanism_rng(config, 0), number)
     context = context._replace(mechanism_rng=rng)
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
-    options = operands.beside(cross_options(config.cross_mechanism, context, Options()))
+    options = operands.beside(cross_options(config.cross_mechanism, context, CallOptions()))
     return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 
@@ -52,5 +52,5 @@ def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other:
     positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
     rng = fold(mechanism_rng(config, 0), config.layers)
     context = Context(segments_BL, positions_BL, mechanism_rng=rng, other=other)
-    options = operands.beside(cross_options(config.cross_mechanism, context, Options()))
+    options = operands.beside(cross_options(config.cross_mechanism, context, CallOptions()))
     return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)

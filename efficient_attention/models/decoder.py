@@ -56,36 +56,36 @@ class Decoder(nnx.Module):
         self.source = SourceReader(config, rngs=rngs) if has_reader(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
-    def __call__(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]) -> Array:
+    def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
         """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `embedded`."""
-        return self.logits(self.hidden(tokens_BL, segments_BL, **read))
+        return self.logits(self.hidden(tokens_BL, segments_BL, **options))
 
-    def hidden(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]) -> Array:
+    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
         """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
 
         Arguments as of `embedded`.
         """
-        return self.reading_source(tokens_BL, segments_BL, **read)[0]
+        return self.reading_source(tokens_BL, segments_BL, **options)[0]
 
     def reading_source(
-        self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]
+        self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
         """As `hidden`, and the queries and keys by which the source is read apart from the layers, if it is."""
-        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         if self.source is None:
-            return self.normed(self.stack(x_BLD, context), read.get('rng')), None
+            return self.normed(self.stack(x_BLD, context), options.get('rng')), None
         return self.source(self.stack, self.normed, x_BLD, context)
 
-    def tapped(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[DecoderOptions]) -> tuple[Array, Taps]:
+    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> tuple[Array, Taps]:
         """As `hidden`, and what all layers computed on the way.
 
         Raises:
             InputError: the decoder reads its source apart from its layers.
         """
         check_taps(self)
-        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, context)
-        return self.normed(x_BLD, read.get('rng')), taps
+        return self.normed(x_BLD, options.get('rng')), taps
 
     def embedded(
         self,

@@ -43,10 +43,10 @@ class Encoder(nnx.Module):
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
-    def __call__(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> Array:
+    def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
         """The vectors of the last layer; arguments as of `embedded`."""
-        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
-        return self.normed(self.stack(x_BLD, context), read.get('rng'))
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
+        return self.normed(self.stack(x_BLD, context), options.get('rng'))
 
     def embedded(
         self,
@@ -84,13 +84,13 @@ class Encoder(nnx.Module):
         return last_norm(self.config, self.norm, x_BLD, rng)
 
     def with_states(
-        self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]
+        self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
         """As a call, and the states of recurrent layers after the last token, or of the backward ones the first."""
-        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         assert isinstance(self.stack, Stack)  # an encoder-decoder's has no directions apart
         x_BLD, states = self.stack.with_states(x_BLD, context)
-        return self.normed(x_BLD, read.get('rng')), states
+        return self.normed(x_BLD, options.get('rng')), states
 
     token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
 
@@ -99,23 +99,25 @@ class Encoder(nnx.Module):
         types_BL = batch['token_types'] if self.config.token_types > 1 else None
         return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
 
-    def tapped(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
+    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
         """As a call, and what all layers computed on the way."""
-        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, context)
-        return self.normed(x_BLD, read.get('rng')), taps
+        return self.normed(x_BLD, options.get('rng')), taps
 
-    def with_inside(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> tuple[Array, Inside]:
+    def with_inside(
+        self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
+    ) -> tuple[Array, Inside]:
         """As a call, and what a student and its teacher are compared by.
 
         Its states are the vectors of the embeddings and of each of the N layers, [N + 1, B, L, D], normed as the last
         one's are. A reversible stack keeps what it would otherwise recover.
         """
-        x_BLD, context = self.embedded(tokens_BL, segments_BL, **read)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         last_BLD, taps = self.stack.tapped(x_BLD, context)
         states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
-        states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, read.get('rng')))(states_NBLD)
-        return self.normed(last_BLD, read.get('rng')), Inside(states_NBLD, taps.attention.get('attention'))
+        states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
+        return self.normed(last_BLD, options.get('rng')), Inside(states_NBLD, taps.attention.get('attention'))
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:

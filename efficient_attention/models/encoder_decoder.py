@@ -49,8 +49,8 @@ class EncoderDecoder(nnx.Module):
         step: Array | int = 0,
     ) -> Array:
         """float32 logits; those at position t depend on the source and on tokens 0 ... t; arguments as of `hidden`."""
-        read = self.read((source_BM, source_segments_BM), positions, rng, step)
-        return self.logits(self.decoder.hidden(tokens_BL, segments_BL, **read))
+        sequences = source_BM, source_segments_BM, tokens_BL, segments_BL
+        return self.logits(self.hidden(*sequences, positions=positions, rng=rng, step=step))
 
     def hidden(
         self,

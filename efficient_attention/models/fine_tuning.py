@@ -10,14 +10,13 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.pretraining import Pooler
 from efficient_attention.models.quantized import set_quantization
 from efficient_attention.models.sentences import SentenceLevel, folded
 from efficient_attention.models.taps import Inside
 from efficient_attention.modules.context import fold
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
-from efficient_attention.modules.pooling import Pooling
+from efficient_attention.modules.pooling import Pooler, Pooling
 
 OF_SEVERAL = ('towers', 'choice')  # kinds whose rows are several rows for the encoder
 JOINED = 4  # vectors that two rows give to their head

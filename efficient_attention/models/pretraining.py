@@ -10,9 +10,9 @@ from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.taps import Inside
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
+from efficient_attention.modules.pooling import Pooler
 from efficient_attention.modules.table import Table, table_logits
 
-POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
 PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # the arrays [B, P] of a batch
 
 
@@ -31,18 +31,6 @@ class MaskedLMHead(nnx.Module):
         table_VE = table.vectors(x_BPE.dtype)
         logits_BPV = spread(table_logits(x_BPE, table_VE), 'BLV')
         return logits_BPV + self.bias[...][None, None]
-
-
-class Pooler(nnx.Module):
-    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D], or on several, joined."""
-
-    def __init__(self, config: ModelConfig, *, activation: str = 'tanh', vectors: int = 1, rngs: nnx.Rngs) -> None:
-        self.dense = linear(config, vectors * config.width, config.width, rngs)
-        self.activation = activation
-
-    def __call__(self, x_BD: Array) -> Array:
-        """The vectors after the dense layer and the activation."""
-        return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
 
 
 class PairHead(nnx.Module):

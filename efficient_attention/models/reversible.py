@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.layer import Streams, begin, end
+from efficient_attention.modules.layer import Streams, begin, end, residual_sum
 
 # ((parameters of one layer alone, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of
 # any float dtype
@@ -70,7 +70,7 @@ def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Strea
         for turn, branches in enumerate(plan.branches):
             arguments = (jax.tree.map(lambda leaf, turn=turn: leaf[turn], separate), shared), context, numbers[turn]
             for branch in branches:
-                streams = (*streams[1:], streams[0] + branch(*arguments, streams[-1]).astype(streams[0].dtype))
+                streams = (*streams[1:], residual_sum(streams, branch(*arguments, streams[-1])))
         return streams, None
 
     return jax.lax.scan(step, streams, (separate, plan.numbers()), unroll=plan.unroll)[0]

@@ -25,9 +25,9 @@ class TwoWayLanguageModel(nnx.Module):
         """Those of both directions."""
         return self.encoder.embeddings
 
-    def hidden(self, tokens_BL: Array, segments_BL: Array, **read: Unpack[EncoderOptions]) -> Array:
+    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
         """The vectors [B, L, D]: the first half at t depends on tokens 0 ... t, the second on tokens t ... L - 1."""
-        return self.encoder(tokens_BL, segments_BL, **read)
+        return self.encoder(tokens_BL, segments_BL, **options)
 
     def logits(self, hidden_BLE: Array) -> Array:
         """float32 [B, L, V] from one direction's half of the vectors, of what comes next in it."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, LayerMemory, fold
+from efficient_attention.modules.context import Context, ContextOptions, LayerMemory, fold
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
 from efficient_attention.modules.learned import LearnedOperands, make_learned
@@ -43,7 +43,7 @@ class AttentionOperands(NamedTuple):
     value_BMHK: Array | None = None  # of a self-attention; weights do not depend on it
     learned: dict[str, Array] | None = None  # by name
 
-    def beside(self, options: Options) -> Options:
+    def beside(self, options: CallOptions) -> CallOptions:
         """The options of `attend` with what stands here beside queries and keys."""
         return dataclasses.replace(
             options,
@@ -98,10 +98,10 @@ class Projections(nnx.Module):
         """v [H, K] of additive scores; None of others."""
         return None if self.additive is None else self.additive()
 
-    def options(self, rng: Array | None) -> Options:
+    def options(self, rng: Array | None) -> CallOptions:
         """The options of `attend` that follow from the config; `rng` turns dropout of the weights on."""
         rate = 0.0 if rng is None else self.config.attention_dropout_rate
-        return Options(dropout_rate=rate, dropout_rng=rng, backend=self.config.attention_backend)
+        return CallOptions(dropout_rate=rate, dropout_rng=rng, backend=self.config.attention_backend)
 
     def split_heads(self, x_BLI: Array) -> Array:
         """[B, L, H x K] -> [B, L, H, K]."""
@@ -131,13 +131,10 @@ class Attention(Projections):
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
-        rng: Array | None = None,
-        mechanism_rng: Array | None = None,
-        is_global_BL: Array | None = None,
+        **options: Unpack[ContextOptions],
     ) -> Array:
-        """The output of `run`; arguments as of `Context`, by default with the config's first mechanism."""
-        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL)
-        return self.run(x_BLD, context, mechanism)[0]
+        """The output of `run`; the other arguments are the fields of its `Context`."""
+        return self.run(x_BLD, Context(segments_BL, positions_BL, **options), mechanism)[0]
 
     def run(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None

@@ -10,7 +10,7 @@ from jax import Array
 from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import LayerMemory
@@ -85,7 +85,7 @@ def reconstruction_error(
 
     def read(slots: LayerMemory) -> Array:
         operands = attention.compared(x_BLD, slots.states_BMD.astype(x_BLD.dtype), mechanism)
-        options = Options(
+        options = CallOptions(
             query_segments=segments_BL,
             key_segments=slots.segments_BM,
             additive=attention.additive_vector(),

@@ -1,7 +1,7 @@
 """A layer's inputs beside its vectors: segments, positions, keys, terms of the logits, memory, another sequence."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.recurrence.cell import States
 from efficient_attention.recurrence.recur import State
 
@@ -35,7 +35,7 @@ class LayerMemory(NamedTuple):
     states_BMD: Array
     segments_BM: Array
 
-    def before(self, options: Options, segments_BL: Array) -> Options:
+    def before(self, options: CallOptions, segments_BL: Array) -> CallOptions:
         """The options of `attend` for a segment's queries, whose keys are those of the memory and of the segment."""
         before, new = self.segments_BM.shape[1], segments_BL.shape[1]
         places = np.arange(before + new, dtype=np.int32)[None]
@@ -125,6 +125,21 @@ class Context(NamedTuple):
     def with_terms(self, terms: Terms) -> 'Context':
         """The same with the terms that a stack adds."""
         return self._replace(bias=terms.bias, distance_biases=terms.distance_biases, learned=terms.learned)
+
+
+class ContextOptions(TypedDict, total=False):
+    """The fields of `Context` but its first two, as keyword arguments of a layer and its sub-layers."""
+
+    rng: Array | None
+    mechanism_rng: Array | None
+    is_global_BL: Array | None
+    bias: Any
+    distance_biases: Biases | None
+    learned: dict[str, Array] | None
+    memory: AttentionMemory | tuple[State, ...] | None
+    other: OtherSequence | None
+    state_rng: Array | None
+    product_BLX: Array | None
 
 
 def given(other: OtherSequence | None, reader: str) -> OtherSequence:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,10 @@ from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, Projections
-from efficient_attention.modules.context import Context, OtherSequence, fold, given
+from efficient_attention.modules.context import Context, ContextOptions, OtherSequence, fold, given
 from efficient_attention.modules.learned import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
@@ -33,6 +34,12 @@ class CrossAttention(Projections):
         self.centres = Centres(config, rngs=rngs) if mechanism.needs.centres else None
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
+
+    def __call__(
+        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Unpack[ContextOptions]
+    ) -> Array:
+        """The output of `run`; the other arguments are the fields of its `Context`."""
+        return self.run(x_BLD, Context(segments_BL, positions_BL, **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, AttentionOperands]:
         """Attends to `context.other` within segments; also returns the queries and keys.
@@ -91,7 +98,7 @@ class CrossAttention(Projections):
         return KeySequence(key_BMHK, value_BMHK, other.segments_BM, other.positions_BM)
 
 
-def cross_options(mechanism: Mechanism, context: Context, options: Options) -> Options:
+def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) -> CallOptions:
     """The options with what says which token of a layer's input reads which of the other sequence.
 
     Positions are left out where the mechanism compares none, as those of arrays hinder some backends.

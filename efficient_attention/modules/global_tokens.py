@@ -15,7 +15,7 @@ from jax import Array
 from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.merge import merge
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.parameters import linear
@@ -55,7 +55,7 @@ def attend_with_global(
     tokens: GlobalTokens,
     mechanism: Mechanism,
     segments_BL: Array,
-    options: Options,
+    options: CallOptions,
 ) -> Array:
     """Softmax over the pattern's pairs and those with a global token, each pair once: [B, L, H, K].
 
@@ -81,11 +81,12 @@ def attend_with_global(
     first, second, third = (dropout_keys(options, number) for number in range(3))
 
     first = dataclasses.replace(first, query_segments=segments_BL, key_segments=others_BL, return_lse=True)
-    local = attend_with(q_BLHK, k_BLHK, v_BLHK, mechanism, first)
+    local, local_lse = attend_with(q_BLHK, k_BLHK, v_BLHK, mechanism, first)
     k_BTHK, v_BTHK = pick(k_BLHK, places_BT), pick(v_BLHK, places_BT)
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
-    of_global = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
-    out_BLHK, _ = merge([(out, lse) for out, lse in (local, of_global) if lse is not None])
+    of_global, global_lse = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
+    assert local_lse is not None and global_lse is not None  # both were asked for
+    out_BLHK, _ = merge([(local, local_lse), (of_global, global_lse)])
     q_BTHK = pick(tokens.query_BLHK, places_BT)
     third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
     rows_BTHK, _ = attend_with(q_BTHK, tokens.key_BLHK, tokens.value_BLHK, Softmax(), third)
@@ -101,7 +102,7 @@ def pick(x_BLHK: Array, places_BT: Array) -> Array:
     return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
 
 
-def dropout_keys(options: Options, number: int) -> Options:
+def dropout_keys(options: CallOptions, number: int) -> CallOptions:
     """The options of one of the calls, each with other dropout bits."""
     rng = options.dropout_rng
     if rng is None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from efficient_attention.modules.compression import (
     make_compressor,
     reconstruction_error,
 )
-from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, OtherSequence, fold
+from efficient_attention.modules.context import CompressedLayerMemory, Context, ContextOptions, LayerMemory, fold
 from efficient_attention.modules.cross_attention import CrossAttention
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
@@ -124,13 +124,10 @@ class Layer(nnx.Module):
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
-        rng: Array | None = None,
-        mechanism_rng: Array | None = None,
-        other: OtherSequence | None = None,
+        **options: Unpack[ContextOptions],
     ) -> Array:
-        """The output of `run`; arguments as of `Context`."""
-        context = Context(segments_BL, positions_BL, rng, mechanism_rng, other=other)
-        return self.run((x_BLD,), context, mechanism)[0][0]
+        """The output of `run`; the other arguments are the fields of its `Context`."""
+        return self.run((x_BLD,), Context(segments_BL, positions_BL, **options), mechanism)[0][0]
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None
@@ -170,8 +167,8 @@ class Layer(nnx.Module):
 
         Of two streams (x1, x2) -> (x2, x1 + dropout(f(x2))).
         """
-        out_BLD = self.dropped(sub, out_BLD, rng).astype(streams[0].dtype)
-        total_BLD = streams[0] + out_BLD if self.config.residual else out_BLD
+        out_BLD = self.dropped(sub, out_BLD, rng)
+        total_BLD = residual_sum(streams, out_BLD) if self.config.residual else out_BLD.astype(streams[0].dtype)
         total_BLD = getattr(self, sub.norm)(total_BLD) if self.config.norm == 'post' else total_BLD
         return (*streams[1:], total_BLD)
 
@@ -191,10 +188,11 @@ class Layer(nnx.Module):
 
         Args:
             streams: the inputs of the new tokens.
-            context: their segments, and their positions in the text.
+            context: their segments, and their positions in the text; its keys of dropout are not read.
             spec: what the cache of self-attention was made for.
             before: of the tokens before, what each sub-layer with a `cache` keeps, in their order; others may follow.
         """
+        context = context._replace(rng=None, state_rng=None, product_BLX=None)
         after: list[Kept] = []
         operands: dict[str, AttentionOperands] = {}
         for sub in self.sub_layers:
@@ -279,6 +277,11 @@ class Constant(nnx.Module):
         """The vector at every position of the input, whose numbers it does not read."""
         bias_D = jnp.asarray(self.bias[...]).astype(x_BLD.dtype)
         return jax.lax.broadcast_in_dim(bias_D, x_BLD.shape, (x_BLD.ndim - 1,))
+
+
+def residual_sum(streams: Streams, out_BLD: Array) -> Array:
+    """x + f(x), or of two streams x1 + f(x2), in their dtype."""
+    return streams[0] + out_BLD.astype(streams[0].dtype)
 
 
 def begin(x_BLD: Array, *, is_reversible: bool) -> Streams:

@@ -1,4 +1,4 @@
-"""One vector of a row's vectors: its first one, their mean, their mean by learned weights, or what a query reads."""
+"""One vector of a row's vectors, by one of several means, and the dense layer that may follow."""
 
 import math
 
@@ -9,13 +9,14 @@ from jax import Array
 
 from efficient_attention.attention.attend import attend_with, weights_with
 from efficient_attention.attention.patterns import Full
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.feed_forward import FeedForward
+from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS, FeedForward
 from efficient_attention.modules.parameters import kernel_init, linear, make_norm
 
 EVERYTHING = Softmax(Full())
+POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
 MASKED = -1e30  # the score of padding: finite, so that a row of padding has no NaN
 
 
@@ -107,7 +108,19 @@ class MultiheadPooling(nnx.Module):
         return x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width)
 
 
-def all_tokens(segments_BL: Array) -> Options:
+class Pooler(nnx.Module):
+    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D], or on several, joined."""
+
+    def __init__(self, config: LayerConfig, *, activation: str = 'tanh', vectors: int = 1, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, vectors * config.width, config.width, rngs)
+        self.activation = activation
+
+    def __call__(self, x_BD: Array) -> Array:
+        """The vectors after the dense layer and the activation."""
+        return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
+
+
+def all_tokens(segments_BL: Array) -> CallOptions:
     """The options by which one query reads all tokens of its row, whichever their segment."""
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
-    return Options(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)
+    return CallOptions(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)

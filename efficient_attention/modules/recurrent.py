@@ -1,6 +1,7 @@
 """The recurrent sub-layer: a cell's learned arrays, and one call into `recur` for each direction."""
 
 import math
+from typing import Unpack
 
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +10,7 @@ from jax import Array
 from efficient_attention.attention.device_mesh import gathered, spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import AttentionMemory, Context, fold
+from efficient_attention.modules.context import AttentionMemory, Context, ContextOptions, fold
 from efficient_attention.modules.parameters import kernel_init, linear
 from efficient_attention.recurrence.cell import Operand
 from efficient_attention.recurrence.cells import cell_of
@@ -32,9 +33,9 @@ class Recurrent(nnx.Module):
         wide = config.units * (1 + config.bidirectional)
         self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, *, rng: Array | None = None) -> Array:
-        """The sub-layer's output; `rng` (a key, or one a row) turns dropout of the state on."""
-        return self.run(x_BLD, Context(segments_BL, jnp.zeros_like(segments_BL), rng))[0]
+    def __call__(self, x_BLD: Array, segments_BL: Array, **options: Unpack[ContextOptions]) -> Array:
+        """The output of `run`, which reads no positions; the other arguments are the fields of its `Context`."""
+        return self.run(x_BLD, Context(segments_BL, jnp.zeros_like(segments_BL), **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, tuple[State, ...]]:
         """The output, and the state of each direction after the last position that it reads.

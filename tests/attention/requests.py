@@ -6,9 +6,9 @@ from jax import Array
 
 from efficient_attention.attention import attend
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.request import Options, Request
+from efficient_attention.attention.request import CallOptions, Request
 
 
 def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, **keywords: Any) -> Request:
     """The checked request of `attend` with these arguments."""
-    return attend.make_request(query, key, value, mechanism, Options(**keywords))
+    return attend.make_request(query, key, value, mechanism, CallOptions(**keywords))

@@ -12,7 +12,7 @@ from efficient_attention.attention.draw_operands import draw_operands
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(5)
@@ -75,7 +75,7 @@ def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
         found, _ = attend_fixed(mechanism, packed, new)
         assert jnp.isnan(found[:3]).all() and jnp.isfinite(found[3:]).all()
     with pytest.raises(NotImplementedError, match='induced.*dropout on weights'):
-        attend_fixed(mechanism, packed, new, Options(dropout_rate=0.5, dropout_rng=RNG))
+        attend_fixed(mechanism, packed, new, CallOptions(dropout_rate=0.5, dropout_rng=RNG))
     linformer = parse_mechanism('linformer(4, 6)')
     with pytest.raises(NotImplementedError, match='no room for 7 keys, only for 6'):
         fix_keys(linformer, KeySequence(KEY, VALUE, SEGMENTS), learned=draw_operands(linformer, 4, 6, RNG))
@@ -87,7 +87,7 @@ def test_dropout_acts_on_the_weights_of_slots():
     fixed = fix_keys(mechanism, KeySequence(KEY, jnp.ones_like(VALUE), SEGMENTS), learned=learned)
     assert isinstance(fixed, FixedKeys) and fixed.slots is not None
     ones = fixed._replace(slots=fixed.slots._replace(value_BRGK=jnp.ones_like(fixed.slots.value_BRGK)))
-    kept, _ = attend_fixed(mechanism, ones, new, Options(dropout_rate=0.5, dropout_rng=RNG))
+    kept, _ = attend_fixed(mechanism, ones, new, CallOptions(dropout_rate=0.5, dropout_rng=RNG))
     assert jnp.unique(jnp.round(kept[..., 0], 5)).size > 10
     assert attend_fixed(mechanism, ones, new)[0][0, 0, 0, 0] == pytest.approx(1.0)
 

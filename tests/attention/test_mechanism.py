@@ -1,5 +1,9 @@
 """The text form of mechanisms."""
 
+import copy
+import dataclasses
+import pickle
+
 import pytest
 
 from efficient_attention.attention.mechanism import Mechanism
@@ -45,3 +49,23 @@ def test_a_mechanism_promises_no_causal_form_unless_it_says_so():
     assert not Mechanism().is_causal and model_needs(Mechanism()) == model_needs(Softmax()) == ''
     assert Mechanism().causal_form('mean') == 'another mechanism, as mechanism has no causal form'
     assert Softmax().causal_form('full').startswith("'causal & (full)', which keeps")
+
+
+@pytest.mark.parametrize('text', ['causal & bigbird(8, 1)', 'routing(3, 4)', "linear('cos', 12)", 'hard(sampled=True)'])
+def test_records_are_made_once_and_change_neither_equality_nor_copies(text: str):
+    mechanism, fresh = parse_mechanism(text), parse_mechanism(text)
+    fresh = dataclasses.replace(fresh)  # one of which nothing was asked
+    records = [mechanism.needs, mechanism.form, mechanism.reads, mechanism.draws]
+    again = [mechanism.needs, mechanism.form, mechanism.reads, mechanism.draws]
+    assert list(map(id, records)) == list(map(id, again))
+    assert mechanism == fresh and hash(mechanism) == hash(fresh) and repr(mechanism) == repr(fresh)
+    for other in (fresh, copy.copy(mechanism), copy.deepcopy(mechanism), pickle.loads(pickle.dumps(mechanism))):
+        assert other == mechanism and hash(other) == hash(mechanism)
+        assert [other.needs, other.form, other.reads, other.draws] == records
+
+
+def test_a_changed_copy_has_records_of_its_own():
+    causal = parse_mechanism('routing(3, 4, causal=True)')
+    assert causal.needs.positions and not dataclasses.replace(causal, causal=False).needs.positions
+    assert parse_mechanism('bigbird(8, 1)').reads.by_length
+    assert not dataclasses.replace(parse_mechanism('bigbird(8, 1)'), pattern=Full()).reads.by_length

@@ -1,15 +1,26 @@
 """The request that backends receive."""
 
 import dataclasses
+import inspect
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from efficient_attention.attention import attend as attend_module
-from efficient_attention.attention.request import Place, Request, Sides
+from efficient_attention.attention.request import CallOptions, Keywords, Place, Request, Sides
 from efficient_attention.attention.softmax import serve as softmax
 from efficient_attention.attention.softmax.definition import Softmax
+
+
+def test_the_keywords_of_attend_stand_alike_in_three_places():
+    parameters = inspect.signature(attend_module.attend).parameters.values()
+    keywords = {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    options = {field.name: field.default for field in dataclasses.fields(CallOptions)}
+    assert list(keywords.items()) == list(options.items())
+    assert [*Keywords.__annotations__, 'return_lse'] == list(keywords)
+    types = {field.name: field.type for field in dataclasses.fields(CallOptions)}
+    assert all(types[name] == kind for name, kind in Keywords.__annotations__.items())
 
 
 def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: pytest.MonkeyPatch):

@@ -13,8 +13,9 @@ from flax import nnx
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import Head
-from efficient_attention.models.pretraining import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.pretraining import MaskedLMHead, PairHead
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.pooling import Pooler
 from tests.interop.folders import FIXTURES, NAMES, arrays_of, batch_of, classes_of, with_head
 
 TOLERANCE = 1e-4

@@ -6,9 +6,10 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.pretraining import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.pretraining import MaskedLMHead, PairHead
 from efficient_attention.modules.feed_forward import gelu_tanh
 from efficient_attention.modules.parameters import embedding
+from efficient_attention.modules.pooling import Pooler
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, vocab_size=11, embedding_width=8, init_std=0.3)

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention.attend import weights_with
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.cross_attention import CrossAttention, cross_options, cross_rng
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -207,7 +207,7 @@ def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     config = LayerConfig(width=16, heads=2, cross_attention='window(1)', attention_dropout_rate=0.0)
     module = nnx.merge(*drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0))))
     out, (query, key, *_) = module.run(X, READER)
-    options = cross_options(config.cross_mechanism, READER, Options())
+    options = cross_options(config.cross_mechanism, READER, CallOptions())
     weights = weights_with(query, key, config.cross_mechanism, options)
     value = module.keys(OTHER).value
     assert_close(out, module.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value)))
@@ -224,3 +224,15 @@ def test_dropout_of_cross_attention_has_a_key_apart_from_what_its_mechanism_draw
     assert jnp.abs(module.run(X, context._replace(rng=jax.random.key(3)))[0] - dropped).max() > 1e-2
     assert (jax.random.key_data(cross_rng(READER.mechanism_rng)) != jax.random.key_data(READER.mechanism_rng)).any()
     assert cross_rng(None) is None
+
+
+def test_a_call_is_the_output_of_run_for_every_field_of_the_context():
+    module = Attention(LayerConfig(width=16, heads=4, init_std=0.3), rngs=nnx.Rngs(1))
+    memory = LayerMemory(jax.random.normal(jax.random.key(5), (2, 3, 16)), jnp.ones((2, 3), jnp.int32))
+    options = {'bias': jax.random.normal(jax.random.key(6), (6, 9)), 'memory': memory, 'state_rng': None}
+    expected = module.run(X, Context(SEGMENTS, POSITIONS, **options))[0]
+    np.testing.assert_array_equal(module(X, SEGMENTS, POSITIONS, **options), expected)
+    assert jnp.abs(module(X, SEGMENTS, POSITIONS) - expected).max() > 1e-2
+    cross = nnx.merge(*drawn(lambda: CrossAttention(CONFIG, rngs=nnx.Rngs(0))))
+    found = cross(X, READER.segments_BL, READER.positions_BL, mechanism_rng=READER.mechanism_rng, other=OTHER)
+    np.testing.assert_array_equal(found, cross.run(X, READER)[0])

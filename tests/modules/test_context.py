@@ -1,13 +1,21 @@
 """What a layer reads: its keys by its number, the places of a memory in front of a segment."""
 
+import typing
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.request import Options
-from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, fold
+from efficient_attention.attention.request import CallOptions
+from efficient_attention.modules.context import CompressedLayerMemory, Context, ContextOptions, LayerMemory, fold
 
 SEGMENTS = jnp.asarray([[1, 1, 2], [3, 0, 0]])
+
+
+def test_the_options_of_a_call_are_the_fields_behind_segments_and_positions():
+    fields, options = typing.get_type_hints(Context), typing.get_type_hints(ContextOptions)
+    assert list(fields)[:2] == ['segments_BL', 'positions_BL'] and list(options) == list(fields)[2:]
+    assert all(options[name] == fields[name] for name in options) and set(Context._field_defaults) == set(options)
 
 
 def test_fold_gives_each_number_its_own_key():
@@ -28,7 +36,7 @@ def test_a_layer_of_a_stack_gets_its_keys_and_its_memory_and_what_all_read():
 
 
 def test_a_memory_stands_before_the_segment():
-    options = LayerMemory(jnp.zeros((2, 2, 4)), jnp.asarray([[0, 1], [3, 3]])).before(Options(), SEGMENTS)
+    options = LayerMemory(jnp.zeros((2, 2, 4)), jnp.asarray([[0, 1], [3, 3]])).before(CallOptions(), SEGMENTS)
     np.testing.assert_array_equal(options.key_segments, [[0, 1, 1, 1, 2], [3, 3, 3, 0, 0]])
     np.testing.assert_array_equal(options.key_positions, [[0, 1, 2, 3, 4]])
     np.testing.assert_array_equal(options.query_positions, [[2, 3, 4]])

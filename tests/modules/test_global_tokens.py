@@ -8,7 +8,7 @@ import pytest
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Window
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
@@ -52,7 +52,7 @@ def dense(q, k, v, own_q, own_k, own_v, is_global: jax.Array, segments: jax.Arra
 
 def sparse(q, k, v, own_q, own_k, own_v, is_global: jax.Array, segments: jax.Array, at_most: int = 4) -> jax.Array:
     tokens = GlobalTokens(is_global, own_q, own_k, own_v, at_most=at_most)
-    return attend_with_global(q, k, v, tokens, Softmax(Window(3)), segments, Options(backend='blocked'))
+    return attend_with_global(q, k, v, tokens, Softmax(Window(3)), segments, CallOptions(backend='blocked'))
 
 
 def test_equals_the_dense_definition_forward_and_backward():
@@ -83,4 +83,4 @@ def test_other_mechanisms_are_refused():
     q = arrays()[0]
     tokens = GlobalTokens(IS_GLOBAL, q, q, q, at_most=4)
     with pytest.raises(NotImplementedError, match='global tokens need softmax attention over a pattern'):
-        attend_with_global(q, q, q, tokens, LSH(), SEGMENTS, Options())
+        attend_with_global(q, q, q, tokens, LSH(), SEGMENTS, CallOptions())

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.cache import CacheSpec, init_cache
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, OtherSequence
-from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Constant, Layer
+from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Constant, Layer, residual_sum
 from tests.tolerances import assert_close
 
 X = jax.random.normal(jax.random.key(0), (3, 6, 16))
@@ -111,3 +112,40 @@ def test_a_sub_layer_without_heads_adds_its_bias_everywhere_and_reads_nothing():
     x_BLD = jax.random.normal(jax.random.key(0), (2, 3, 4))
     np.testing.assert_array_equal(module(x_BLD), np.broadcast_to(np.arange(4.0), (2, 3, 4)))
     assert not jax.grad(lambda x_BLD: module(x_BLD).sum())(x_BLD).any()
+
+
+def test_a_call_is_the_output_of_run_for_every_field_of_the_context():
+    layer = Layer(LayerConfig(width=16, heads=2, init_std=0.3), rngs=nnx.Rngs(0))
+    memory = LayerMemory(jax.random.normal(jax.random.key(5), (3, 2, 16)), jnp.ones((3, 2), jnp.int32))
+    options = {'bias': jax.random.normal(jax.random.key(6), (6, 8)), 'memory': memory, 'rng': jax.random.key(7)}
+    (expected,), _ = layer.run((X,), Context(SEGMENTS, POSITIONS, **options))
+    np.testing.assert_array_equal(layer(X, SEGMENTS, POSITIONS, **options), expected)
+    assert jnp.abs(layer(X, SEGMENTS, POSITIONS, rng=jax.random.key(7)) - expected).max() > 1e-2
+    cell = Layer(LayerConfig(width=16, cell='gru', state_dropout_rate=0.5, dropout_rate=0.0), rngs=nnx.Rngs(0))
+    (expected,), _ = cell.run((X,), Context(SEGMENTS, POSITIONS, state_rng=jax.random.key(8)))
+    np.testing.assert_array_equal(cell(X, SEGMENTS, POSITIONS, state_rng=jax.random.key(8)), expected)
+    assert (cell(X, SEGMENTS, POSITIONS) != expected).any()
+
+
+@pytest.mark.parametrize('cell', ['none', 'gru'])
+def test_new_tokens_meet_no_dropout_whatever_keys_the_context_brings(cell: str):
+    rates = {'dropout_rate': 0.5, 'attention_dropout_rate': 0.5, 'state_dropout_rate': 0.5 * (cell == 'gru')}
+    config = LayerConfig(width=16, heads=2, init_std=0.3, cell=cell, attention='causal', **rates)
+    layer = Layer(config, sub_layers=CROSS_ATTENTION_LAYER if cell == 'none' else None, rngs=nnx.Rngs(0))
+    other = OtherSequence(jax.random.normal(jax.random.key(2), (3, 4, 16)), jnp.ones((3, 4), jnp.int32))
+    spec = CacheSpec(config.mechanisms[0], 2, 2, 8, 6)
+    context, rng = Context(SEGMENTS, POSITIONS, other=other), jax.random.key(9)
+    if cell == 'none':
+        before = [init_cache(spec, 3, 'float32', rng), layer.cross_attention.fixed_keys(other)]
+    else:
+        before = [layer.recurrent.empty_state(3)]
+    (plain,), *_ = layer.go_on((X,), context, spec, iter(before))
+    assert_close(plain, layer(X, SEGMENTS, POSITIONS, other=other))
+    strange = context._replace(rng=rng, state_rng=rng, product_BLX=jnp.ones((3, 6, 48)))
+    (found,), *_ = layer.go_on((X,), strange, spec, iter(before))
+    np.testing.assert_array_equal(found, plain)
+
+
+def test_a_residual_sum_has_the_streams_dtype():
+    total = residual_sum((X, X + 1), X.astype(jnp.bfloat16))
+    assert total.dtype == X.dtype and (total == X + X.astype(jnp.bfloat16).astype(X.dtype)).all()

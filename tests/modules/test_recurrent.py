@@ -68,6 +68,15 @@ def test_tokens_go_on_from_a_state():
     assert_close(jnp.concatenate([out, rest], axis=1), module(X, SEGMENTS))
 
 
+def test_a_call_takes_the_fields_of_a_context():
+    module = make(cell='gru')
+    _, state = module.go_on(X[:, :4], Context(SEGMENTS[:, :4], SEGMENTS[:, :4]), module.empty_state(2))
+    assert_close(module(X[:, 4:], SEGMENTS[:, 4:], memory=(state,)), module(X, SEGMENTS)[:, 4:])
+    product_BLX = module.input_product(X)
+    assert_close(module(X, SEGMENTS, product_BLX=product_BLX), module(X, SEGMENTS))
+    assert jnp.abs(module(X, SEGMENTS, product_BLX=2 * product_BLX) - module(X, SEGMENTS)).max() > 1e-2
+
+
 def test_memory_grows_with_the_length_and_chunks_keep_less_than_a_third():
     def temporary_bytes(length: int, chunk: int) -> int:
         config = LayerConfig(width=64, cell='lstm', recurrent_chunk=chunk)

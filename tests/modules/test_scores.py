@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention.attend import weights_with
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, OtherSequence
@@ -68,7 +68,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
     context = Context(SEGMENTS, POSITIONS, other=OTHER)
     read, segments, positions = OTHER[:3] if is_cross else (X, SEGMENTS, POSITIONS)
     out, operands = module.run(X, context)
-    options = operands.beside(Options(query_segments=SEGMENTS, key_segments=segments))
+    options = operands.beside(CallOptions(query_segments=SEGMENTS, key_segments=segments))
     mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
     weights = weights_with(operands.query_BLHK, operands.key_BMHK, mechanism, options)
     for row in range(2):

@@ -20,12 +20,13 @@ from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel, Head
 from efficient_attention.models.memory import Memory
-from efficient_attention.models.pretraining import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.pretraining import MaskedLMHead, PairHead
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.pooling import Pooler
 from efficient_attention.modules.recurrent import Recurrent
 from tests.tolerances import assert_close
 

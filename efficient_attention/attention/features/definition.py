@@ -1,5 +1,7 @@
 """Attention through a feature map defined: the properties of its mechanisms, and the implicit weights as a matrix."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -21,12 +23,12 @@ class FeatureAttention(Mechanism):
     causal: bool
     chunk: int
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Positions in the causal form alone; otherwise every query reads all keys of its segment."""
         return Needs(positions=self.causal)
 
-    @property
+    @functools.cached_property
     def form(self) -> Form:
         """Sums over parts of the keys add up; weights are never computed one by one, so none can be dropped."""
         return Form(has_dropout=False, splits_tokens=True)

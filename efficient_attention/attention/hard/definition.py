@@ -1,6 +1,7 @@
 """Hard attention over a pattern defined, and its weights where keys are drawn."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ class Hard(OverPattern):
         OverPattern.__post_init__(self)
         require_truth_values('hard', sampled=self.sampled)
 
-    @property
+    @functools.cached_property
     def draws(self) -> Draws:
         """Keys, where it is `sampled`."""
         return Draws(in_training=self.sampled)

@@ -1,6 +1,7 @@
 """Linear attention defined: features of queries and keys, elu(x) + 1 or relu and cosines, in softmax's place."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 from jax import Array
@@ -42,17 +43,17 @@ class Linear(FeatureAttention):
         require_at_least(1, 'linear chunk', self.chunk)
         require_truth_values('linear', causal=self.causal)
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Positions where it is causal, or where its features turn with them, up to the length of 'cos'."""
         return Needs(positions=self.causal or self.kind == 'cos', longest=self.length)
 
-    @property
+    @functools.cached_property
     def form(self) -> Form:
         """As of every feature map; devices may have parts of a row of 'elu' alone."""
         return Form(has_dropout=False, splits_tokens=self.kind == 'elu')
 
-    @property
+    @functools.cached_property
     def reads(self) -> Reads:
         """Another sequence unless it is causal; features of 'cos' serve places in each."""
         return Reads(other_sequence=not self.causal)

@@ -1,6 +1,7 @@
 """Linformer defined: softmax over learned mixtures of all keys, each with a learned mixture of all values."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -48,7 +49,7 @@ class Linformer(Mechanism):
         require_at_least(1, 'linformer length', self.length)
         require_truth_values('linformer', tied=self.tied, by_head=self.by_head, by_layer=self.by_layer)
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Whole rows, which slots mix, of no more keys than E and F have columns; a key's column is its place."""
         return Needs(positions=False, whole_rows=True, longest=self.length)

@@ -4,6 +4,7 @@ Their fast form, some queries at a time, is in serve.py; softmax has others of i
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -52,12 +53,12 @@ class OverPattern(Mechanism):
         """Whether its pattern lets no query read a later key."""
         return self.pattern.is_causal
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Positions, unless its pattern allows every pair."""
         return Needs(positions=self.pattern.compares_positions)
 
-    @property
+    @functools.cached_property
     def reads(self) -> Reads:
         """What its pattern says; some place random tiles, or the last global tokens, by the number of keys."""
         return Reads(

@@ -1,6 +1,7 @@
 """Routing attention defined: softmax among the tokens that a centroid takes, averaged over a token's clusters."""
 
 import dataclasses
+import functools
 import math
 
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ class Routing(Mechanism):
         require(is_read, 'routing window', self.window, f'{Routing.window} without local heads')
         require_truth_values('routing', causal=self.causal)
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Positions where it is causal or some heads are local; clusters go by content."""
         return Needs(positions=self.causal or self.local_heads > 0)

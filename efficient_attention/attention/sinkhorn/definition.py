@@ -1,6 +1,7 @@
 """Sinkhorn attention defined: softmax over a query's own block and the block that a learned sort puts in its place."""
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ class Sinkhorn(Mechanism):
         allowed = '0 in the causal form: sorted blocks that all queries read would tell of later tokens'
         require(not (self.cut and self.causal), 'sinkhorn cut', self.cut, allowed)
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Whole rows, whose blocks are mixed; only the causal form compares positions."""
         return Needs(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)

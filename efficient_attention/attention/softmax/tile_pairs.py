@@ -33,7 +33,7 @@ class TileOperands(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class TileOptions:
     """What is known of a pass before its arrays are."""
 
     tile_pass: Pass
@@ -41,7 +41,7 @@ class Options:
     step_bytes: tuple[int, int]  # of scores, where tiles have lists of their own and where they share one
 
 
-def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
+def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
     """The pairs of some tiles of a class. By key no key is checked: results of keys that do not exist are dropped."""
     return TileChunk(
         chosen, by_key, tile_class.checks_pattern, tile_class.checks_keys and not by_key, options.tile_pass.size
@@ -54,7 +54,7 @@ def term_values(chunk: TileChunk, operands: TileOperands, mask_inputs: TileMaskI
 
 
 def masked_logits(
-    chunk: TileChunk, options: Options, operands: TileOperands, mask_inputs: TileMaskInputs, terms: list[Array]
+    chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, terms: list[Array]
 ) -> Array:
     """float32 logits over the pairs, with the values of their terms, and MASKED where a pair is not allowed."""
     logits = dot_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
@@ -63,7 +63,7 @@ def masked_logits(
     return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
 
 
-def allowed(chunk: TileChunk, options: Options, mask_inputs: TileMaskInputs) -> list[Array]:
+def allowed(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> list[Array]:
     """Booleans that broadcast over the pairs; a pair is allowed where all of them are True."""
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
@@ -85,7 +85,7 @@ def allowed(chunk: TileChunk, options: Options, mask_inputs: TileMaskInputs) -> 
     return masks
 
 
-def dropout_factor(chunk: TileChunk, options: Options, mask_inputs: TileMaskInputs) -> Array | None:
+def dropout_factor(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> Array | None:
     """0 or 1 / (1 - rate) for each weight, from the numbers of its query and key; None without dropout."""
     if mask_inputs.dropout_seeds_BGh is None:
         return None
@@ -97,7 +97,7 @@ def dropout_factor(chunk: TileChunk, options: Options, mask_inputs: TileMaskInpu
 
 
 def forward_chunk(
-    chunk: TileChunk, options: Options, operands: TileOperands, mask_inputs: TileMaskInputs
+    chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs
 ) -> tuple[Array, Array]:
     """Output [B, G, t, h, S, K] in the values' dtype and log-sum-exp [B, G, t, h, S] of a chunk of query tiles."""
     logits = masked_logits(chunk, options, operands, mask_inputs, term_values(chunk, operands, mask_inputs))
@@ -127,7 +127,7 @@ class SavedTiles(NamedTuple):
 
 def backward_pairs(
     chunk: TileChunk,
-    options: Options,
+    options: TileOptions,
     operands: TileOperands,
     mask_inputs: TileMaskInputs,
     saved: SavedTiles,

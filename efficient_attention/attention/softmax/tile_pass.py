@@ -14,7 +14,7 @@ from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax.schedule import Pass
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
 from efficient_attention.attention.softmax.tile_chunks import TileMaskInputs, into_tiles, make_side, reorder
-from efficient_attention.attention.softmax.tile_pairs import Options, TileOperands
+from efficient_attention.attention.softmax.tile_pairs import TileOperands, TileOptions
 from efficient_attention.attention.softmax.tile_relative import make_relative_bias
 from efficient_attention.attention.softmax.tile_softmax import attend_tiles
 from efficient_attention.attention.softmax.tile_term import Term
@@ -23,7 +23,7 @@ from efficient_attention.attention.softmax.tile_term import Term
 def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Array, Array]:
     """Output [B, L, H, K] and log-sum-exp [B, H, L] of one pass; the request's heads have these numbers."""
     batch, queries, _, width = request.query.shape
-    options = Options(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
+    options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
     operands = TileOperands(
@@ -68,7 +68,7 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
     return seeds_BH.reshape(batch, request.key.shape[2], -1)
 
 
-def is_wide(options: Options, operands: TileOperands) -> bool:
+def is_wide(options: TileOptions, operands: TileOperands) -> bool:
     """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns.
 
     Heads that are spread over devices do not: each of them would have to be gathered.
@@ -83,7 +83,9 @@ def is_wide(options: Options, operands: TileOperands) -> bool:
     return device_forms().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
 
 
-def attend_tiles_by_head(options: Options, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
+def attend_tiles_by_head(
+    options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs
+) -> tuple[Array, Array]:
     """`attend_tiles`, one key head after another."""
     arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
     terms, whole = jax.tree.flatten(operands.terms)

@@ -23,9 +23,9 @@ from efficient_attention.attention.softmax.schedule import TileClass
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileMaskInputs, weighted_sums
 from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_pairs import (
-    Options,
     SavedTiles,
     TileOperands,
+    TileOptions,
     backward_pairs,
     forward_chunk,
     make_chunk,
@@ -35,7 +35,7 @@ from efficient_attention.attention.softmax.tile_term import Term
 from efficient_attention.attention.weights import MASKED
 
 
-def make_loop(options: Options, operands: TileOperands, by_key: bool) -> Loop:
+def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loop:
     """The loop over the query tiles of a pass, or over its key tiles."""
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
@@ -57,7 +57,7 @@ def tiles_third(x: Shaped[Array, '...']) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_tiles(options: Options, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
+def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
     """Output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over the tiles of a pass, without the empty tile."""
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
@@ -68,13 +68,15 @@ def attend_tiles(options: Options, operands: TileOperands, mask_inputs: TileMask
     return tiles_third(out), tiles_third(lse)
 
 
-def attend_tiles_forward(options: Options, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Any, Any]:
+def attend_tiles_forward(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Any, Any]:
     """`attend_tiles`, and what its backward pass needs."""
     out, lse = attend_tiles(options, operands, mask_inputs)
     return (out, lse), (operands, mask_inputs, out, lse)
 
 
-def attend_tiles_backward(options: Options, kept: Any, cotangents: tuple[Array, Array]) -> tuple[TileOperands, None]:
+def attend_tiles_backward(
+    options: TileOptions, kept: Any, cotangents: tuple[Array, Array]
+) -> tuple[TileOperands, None]:
     """Gradients of the operands; the inputs of masks have none."""
     operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
@@ -100,7 +102,7 @@ def with_empty_tile(x: Shaped[Array, '...']) -> Array:
 
 
 def query_gradients(
-    options: Options, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
+    options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, tuple[Term, ...]]:
     """The gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
     terms = operands.terms
@@ -137,7 +139,7 @@ def sum_to(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
 
 
 def key_gradients(
-    options: Options, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
+    options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, Array]:
     """The gradients of the keys and of the values [B, G, n, S, K], from the loop over key tiles."""
 

@@ -1,6 +1,7 @@
 """Synthesizers defined: softmax over a pattern of logits that do not compare a query with a key."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -52,12 +53,12 @@ class Synthesizer(OverPattern):
         is_read = self.kind == 'factorized' or self.rank == Synthesizer.rank
         require(is_read, 'synthesizer rank', self.rank, f'{Synthesizer.rank} with kind {self.kind!r}, which has none')
 
-    @property
+    @functools.cached_property
     def needs(self) -> Needs:
         """Positions, for which the tables have so many rows."""
         return Needs(longest=self.length)
 
-    @property
+    @functools.cached_property
     def reads(self) -> Reads:
         """A table has a logit of its own for each pair of positions, so none goes by distance."""
         return Reads(

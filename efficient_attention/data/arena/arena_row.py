@@ -79,7 +79,7 @@ class Generated(ArenaSet):
         return (self.row(split, index) for index in range(self.count))
 
 
-class Options:
+class SetOptions:
     """The options of a set's text, taken one by one."""
 
     def __init__(self, text: str, field: str, values: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.arena.arena_row import ArenaSet, Options
+from efficient_attention.data.arena.arena_row import ArenaSet, SetOptions
 
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
 # What makes the set of each kind from its options. A run loads the modules of its own kind alone.
@@ -54,7 +54,7 @@ def open_set(text: str, field: str) -> ArenaSet:
     last = LAST.search(rest)
     parts = [part.partition('=') for part in rest[: last and last.start()].strip(':').split(':') if part]
     values = {name: value for name, _, value in parts}
-    options = Options(text, field, values | ({last[1]: last[2]} if last else {}))
+    options = SetOptions(text, field, values | ({last[1]: last[2]} if last else {}))
     if kind not in GENERATED | READ:
         raise options.fault(f'known kinds of rows: {", ".join(GENERATED | READ)}')
     if len(values) < len(parts):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import ArenaRow, Generated, Options, is_of_split, row_stream
+from efficient_attention.data.arena.arena_row import ArenaRow, Generated, SetOptions, is_of_split, row_stream
 from efficient_attention.errors import InputError
 
 DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MIN, MAX, MED and SM
@@ -105,7 +105,7 @@ class ListOps(Generated):
         return listops_row(self.seed, split, index, self.shortest, self.longest)
 
 
-def listops_set(options: Options) -> ListOps:
+def listops_set(options: SetOptions) -> ListOps:
     """The set of these options; raises InputError where one is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     match = RANGE.fullmatch(options.word('length'))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet, Options, row_stream
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet, SetOptions, row_stream
 from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
@@ -109,7 +109,7 @@ class PassagePairs(ArenaSet):
         return (passages.row(self.seed, split, index) for index in range(self.count))
 
 
-def passages_set(options: Options) -> PassagePairs:
+def passages_set(options: SetOptions) -> PassagePairs:
     """The set of these options; raises InputError where one is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     return PassagePairs(options.text, count, options.number('length', 1), seed, options.word('source'))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efficient_attention.data.arena import pathfinder_sprites as sprites
-from efficient_attention.data.arena.arena_row import ArenaRow, Generated, Options, is_of_split, row_stream
+from efficient_attention.data.arena.arena_row import ArenaRow, Generated, SetOptions, is_of_split, row_stream
 from efficient_attention.data.arena.pathfinder_snakes import Setting, below, board_of, distractor, shapes_of, two_snakes
 from efficient_attention.errors import InputError, is_whole_number, require, require_at_least
 
@@ -229,7 +229,7 @@ class Pathfinder(Generated):
                 return ArenaRow((pixels,), int(image.label))
 
 
-def pathfinder_set(options: Options) -> Pathfinder:
+def pathfinder_set(options: SetOptions) -> Pathfinder:
     """The set of these options; raises InputError where one is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     size = options.number('size', 1)

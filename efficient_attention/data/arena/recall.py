@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import ArenaRow, Generated, Options, is_of_split, row_stream
+from efficient_attention.data.arena.arena_row import ArenaRow, Generated, SetOptions, is_of_split, row_stream
 from efficient_attention.data.tokenizers.fixed import RECALL_FILLERS, RECALL_KEYS, RECALL_VALUES
 
 QUERIES = RECALL_KEYS * RECALL_VALUES  # the first word that is a key alone; that of key k and value v is k VALUES + v
@@ -65,7 +65,7 @@ class Recall(Generated):
         return recall_row(self.seed, split, index, self.length, self.pairs, keys=self.keys, values=self.values)
 
 
-def recall_set(options: Options) -> Recall:
+def recall_set(options: SetOptions) -> Recall:
     """The set of these options; raises InputError where one is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     length, pairs = options.number('length', 3), options.number('pairs', 1)

@@ -15,7 +15,7 @@ from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, at
 from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.logits.definition import additive_logits
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.request import Options
+from efficient_attention.attention.request import CallOptions
 from tests.attention import contract
 from tests.attention.cells import inputs, quick
 from tests.tolerances import assert_close
@@ -118,7 +118,7 @@ def test_fixed_keys_and_caches_give_the_same():
     ones, places = jnp.ones((2, L), jnp.int32), jnp.arange(L)[None].repeat(2, 0)
     full, causal = parse_mechanism('full'), parse_mechanism('causal')
     fixed = fix_keys(full, KeySequence(key, value, ones))
-    found, _ = attend_fixed(full, fixed, NewQueries(query, ones, places), Options(additive=VECTOR))
+    found, _ = attend_fixed(full, fixed, NewQueries(query, ones, places), CallOptions(additive=VECTOR))
     assert_close(found, attend(query, key, value, full, additive=VECTOR))
     spec, outs = CacheSpec(causal, H, H, K, L), []
     cache = init_cache(spec, 2, 'float32')

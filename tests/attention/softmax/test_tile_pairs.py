@@ -15,9 +15,9 @@ from efficient_attention.attention.softmax.tile_chunks import (
     make_side,
 )
 from efficient_attention.attention.softmax.tile_pairs import (
-    Options,
     SavedTiles,
     TileOperands,
+    TileOptions,
     allowed,
     backward_pairs,
     dropout_factor,
@@ -33,8 +33,8 @@ IN_ORDER = np.arange(L)
 FULL = Full()
 
 
-def make_options(pattern: Pattern = FULL, rate: float = 0.0) -> Options:
-    return Options(Pass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1))
+def make_options(pattern: Pattern = FULL, rate: float = 0.0) -> TileOptions:
+    return TileOptions(Pass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1))
 
 
 def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None = None) -> TileMaskInputs:
