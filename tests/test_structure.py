@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.attention.registry import NAMES
+from efficient_attention.data.arena.arena_set import GENERATED, READ
+from efficient_attention.tasks.problems.registry import PROBLEMS
+from efficient_attention.tasks.registry import DENOISING, MASKED_ROWS, TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
@@ -51,6 +54,13 @@ THIRD_PARTY = {
 }
 HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')
 HEAVY += ('tensorboardX', 'tensorflow', 'tensorflow_datasets', 'tokenizers')
+# What each registry loads by its name: modules, or classes and functions of modules.
+REGISTRIES = {
+    f'{PACKAGE}.attention.registry': [f'{PACKAGE}.attention.{name}' for name in NAMES],
+    f'{PACKAGE}.tasks.registry': [*TASKS.values(), MASKED_ROWS, DENOISING],
+    f'{PACKAGE}.tasks.problems.registry': [*PROBLEMS.values()],
+    f'{PACKAGE}.data.arena.arena_set': [f'{PACKAGE}.data.arena.{one}' for one in (*GENERATED.values(), *READ.values())],
+}
 UNSAFE_MODULES = {'cloudpickle', 'dill', 'joblib', 'marshal', 'pickle', 'pickletools', 'shelve', 'torch', 'yaml'}
 UNSAFE_CALLS = {'__import__', 'compile', 'eval', 'exec', 'execfile', 'os.popen', 'os.system', 'runpy.run_path'}
 UNSAFE_CALLS |= {'pd.read_pickle', 'torch.load', 'yaml.full_load', 'yaml.load', 'yaml.unsafe_load'}
@@ -82,6 +92,12 @@ def imported(path: Path, tree: ast.AST) -> Iterator[str]:
 @functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding='utf-8'), str(path))
+
+
+def depends_on(path: Path) -> set[str]:
+    """Dotted names that a file imports, and those that it loads by name, where it is a registry."""
+    by_name = REGISTRIES.get(module_name(path), [])
+    return {*imported(path, parse(path)), *by_name, *(name.rpartition('.')[0] for name in by_name)}
 
 
 def arrow_points_back(source: str, target: str) -> bool:
@@ -126,7 +142,7 @@ def test_the_order_of_the_parts(source, target, back):
 @pytest.mark.parametrize('path', SOURCES, ids=module_name)
 def test_imports_point_one_way(path):
     source = part_of(module_name(path))
-    targets = {part for name in imported(path, parse(path)) if (part := part_of(name)) in RANK}
+    targets = {part for name in depends_on(path) if (part := part_of(name)) in RANK}
     if source is None:  # the package itself shows the mechanisms and what stands on them, and is light
         assert targets <= {'attention', 'modules', 'models', 'errors'}
         return
@@ -139,7 +155,7 @@ def test_no_two_packages_import_one_another():
         (source, target)
         for path in SOURCES
         if (source := part_of(module_name(path))) is not None
-        for target in map(part_of, imported(path, parse(path)))
+        for target in map(part_of, depends_on(path))
         if target in RANK and source != target
     }
     assert len(ORDER) == len(set(ORDER)) and not {(target, source) for source, target in arrows} & arrows
@@ -149,11 +165,15 @@ def test_no_two_packages_import_one_another():
 
 @pytest.mark.parametrize('path', sorted((ROOT / PACKAGE / 'data').rglob('*.py')), ids=module_name)
 def test_kinds_of_rows_share_only_what_lies_above_them(path):
-    """A kind of rows in data/ imports its folder, tokenizers/ and the files beside them; these import no kind."""
-    folders = {f'{PACKAGE}.data.{kind}' for kind in ('corpus', 'text', 'examples')}
+    """A kind of rows in data/ imports its own folder and the folders that all kinds share, which import no kind.
+
+    Labelled examples may be long-range rows as well: examples/ reads arena/.
+    """
+    folders = {f'{PACKAGE}.data.{kind}' for kind in ('corpus', 'text', 'examples', 'pairs', 'arena')}
     this_folder = '.'.join(module_name(path).split('.')[:3])
     targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
-    assert not targets & folders - {this_folder}
+    also_read = {f'{PACKAGE}.data.arena'} if this_folder == f'{PACKAGE}.data.examples' else set()
+    assert not targets & folders - {this_folder} - also_read
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -178,11 +198,25 @@ def test_what_rooms_share_imports_no_room():
 
 def test_no_file_imports_itself_through_others():
     modules = {module_name(path): path for path in SOURCES}
-    graph = {name: set(imported(path, parse(path))) & set(modules) - {name} for name, path in modules.items()}
+    graph = {name: depends_on(path) & set(modules) - {name} for name, path in modules.items()}
     for name, path in modules.items():
         if path.name == '__init__.py':  # a package and its files: only what the package imports counts
             graph = {key: value - {name} if key.startswith(name + '.') else value for key, value in graph.items()}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
+
+
+def loads_by_name(tree: ast.AST) -> bool:
+    """Whether a file imports modules whose names it computes."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    imports = [one for one in calls if ast.unparse(one.func).split('.')[-1] == 'import_module']
+    return any(not isinstance(one.args[0], ast.Constant) for one in imports)
+
+
+def test_every_module_that_loads_others_by_name_is_a_known_registry():
+    """The package itself, which shows its public names, is none."""
+    assert {module_name(path) for path in SOURCES if loads_by_name(parse(path))} == {*REGISTRIES, PACKAGE}
+    modules = set(map(module_name, SOURCES))
+    assert all({name, name.rpartition('.')[0]} & modules for names in REGISTRIES.values() for name in names)
 
 
 @pytest.mark.parametrize('path', SOURCES, ids=module_name)
@@ -193,13 +227,18 @@ def test_mechanisms_need_few_packages(path):
         assert names - set(sys.stdlib_module_names) - {PACKAGE} <= allowed
 
 
+FINE_TUNE = ('arena', 'distill', 'prune')  # configs outside finetune/ whose runs fine-tune
+
+
 @pytest.mark.parametrize('path', CONFIGS, ids=module_name)
 def test_configs_import_only_their_common_file(path):
-    """A config reads alone: it imports the `common.py` of all configs or of a kind, and the papers' sizes.
+    """A config reads alone: it imports the `common.py` of all configs and of its folder, and the papers' sizes.
 
-    Only a `common.py` knows the dataclasses of the fields.
+    Configs that fine-tune import that of finetune/ as well. Only a `common.py` knows the dataclasses of the fields.
     """
-    allowed = rf'configs(\.\w+)?\.common(\.\w+)?|ml_collections(\.\w+)?|{PACKAGE}\.models\.(\w+_)?sizes(\.\w+)?'
+    kind = path.relative_to(ROOT / 'configs').with_suffix('').parts[0]
+    kinds = f'{kind}|finetune' if kind in FINE_TUNE else kind
+    allowed = rf'configs(\.({kinds}))?\.common(\.\w+)?|ml_collections(\.\w+)?|{PACKAGE}\.models\.(\w+_)?sizes(\.\w+)?'
     if path.name == 'common.py':
         allowed += rf'|typing(\.\w+)?|{PACKAGE}\.config\.(run|nested_dicts)(\.\w+)?'
     assert not [name for name in sorted(imported(path, parse(path))) if not re.fullmatch(allowed, name)]

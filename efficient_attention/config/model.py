@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns.pattern import Pattern
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
@@ -439,8 +438,7 @@ def check_decoder(config: ModelConfig) -> None:
     """Raises InputError unless `decoder_attention` is causal and fits the decoder's layers; names that field."""
     texts = config.decoder_attention.split(';')
     try:
-        mechanisms = [parse_mechanism(text) for text in texts]
-        _ = config.decoder
+        mechanisms = config.decoder.mechanisms
     except (InputError, ValueError) as error:
         raise InputError(f'model.decoder_attention {config.decoder_attention!r} does not serve: {error}') from None
     for text, mechanism in zip(texts, mechanisms, strict=True):

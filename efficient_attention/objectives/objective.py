@@ -2,6 +2,9 @@
 
 Sums add over devices, micro-batches and evaluation batches; means do not. So an objective gives sums alone, and
 whoever has added all of them divides.
+
+What the optimizer moves is named here as well (`Trained`): a model's parameters, an objective's extra arrays (`BESIDE`)
+and the scores of pruning (`SCORES`). `joined` makes one tree of them, `separate` takes it apart.
 """
 
 import abc

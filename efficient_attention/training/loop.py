@@ -53,6 +53,7 @@ def train(
         trainer.make_up_for_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
+        trainer.keep_logits(first)
         batches = trainer.training_batches(first)
         train_step = jit_train_step(run)
         for step in range(first + 1, last + 1):
@@ -97,8 +98,8 @@ class Trainer:
 
     # ---- input and steps ----
 
-    def training_batches(self, first: int) -> Iterator[dict]:
-        """The batches of this process behind step `first`, on the host."""
+    def keep_logits(self, first: int) -> None:
+        """Gets a teacher's logits of all training rows, computed or from their file, if the run keeps them."""
         self.kept = keep_logits(
             self.run.teacher,
             self.run.task,
@@ -106,6 +107,9 @@ class Trainer:
             self.progress.say,
             lambda: self.watchdog.note(first, EVALUATING),
         )
+
+    def training_batches(self, first: int) -> Iterator[dict]:
+        """The batches of this process after step `first`, on the host."""
         last = self.config.train.steps
         return self.run.task.training_batches(first, last, jax.process_index(), jax.process_count())
 

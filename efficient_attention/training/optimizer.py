@@ -37,17 +37,13 @@ SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, which have the ra
 
 
 def make_optimizer(
-    config: OptimizerConfig,
-    total_steps: int,
-    *,
-    stacked: str | None,
-    scores_rate: float = 0.0,
-    has_running_means: bool = False,
+    config: OptimizerConfig, total_steps: int, *, stacked: str | None, scores_rate: float = 0.0
 ) -> optax.GradientTransformation:
     """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
 
     The scores of pruning are clipped together with the parameters, and have an eps of their own and neither decay nor
-    trust ratio. What an objective trains beside the model is never frozen.
+    trust ratio. What an objective trains beside the model is never frozen. Running means have a rule of their own
+    (`running_means.py`), which the optimizer applies wherever the parameters it is given have some.
 
     Args:
         config: the update rule and its rates.
@@ -57,8 +53,6 @@ def make_optimizer(
             LAMB takes one trust ratio for each layer of these, so that a stack gets the same updates as layers that are
             held separately.
         scores_rate: the peak of the learning rate of scores, above 0 where they are trained.
-        has_running_means: whether there are parameters that no loss moves; they have a rule of their own
-            (`running_means.py`).
     """
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
@@ -79,7 +73,7 @@ def make_optimizer(
         parts.insert(2, scale_scores(config.eps / EPS_OF_SCORES))
         parts.append(scale_scores(scores_rate / config.learning_rate))
     rule = optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
-    return with_running_means(rule, hold) if has_running_means else rule
+    return with_running_means(rule, hold)
 
 
 def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:

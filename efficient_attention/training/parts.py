@@ -4,7 +4,7 @@ Each is a part of its own, which changes what the model computes with, the loss,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,18 +25,20 @@ GATES_STREAM = 0x67617465  # folded into a step's key for the gates that pruning
 
 
 class StepPart:
-    """A part of a training step; this one changes nothing, and each real one overrides what it changes."""
+    """The base class of a part of a training step: by default each method adds nothing to the plain step."""
 
-    def begin(self, state: TrainState, key: Array) -> Any:  # noqa: ARG002
+    def begin(self, state: TrainState, key: Array) -> Any:
         """Returns what is chosen once per step, for all micro-batches and without gradient; `inside` gets it."""
-        return None
+        del state, key
 
-    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:  # noqa: ARG002
+    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
         """Returns what the model computes with, and the objective, from all trained arrays; differentiable."""
+        del choice
         return trained, objective
 
-    def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:  # noqa: ARG002
+    def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
         """Returns the loss and the gradients of the whole batch with those of this part, and its metrics."""
+        del state
         return loss, gradients, {}
 
     def split(self, gradients: Any) -> tuple[Any, Any]:
@@ -51,11 +53,11 @@ class Frozen(StepPart):
         self.patterns = patterns
 
     def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """See `StepPart`; extra arrays and scores, which have the paths of their kernels, are never frozen."""
+        """Returns the arrays, without a gradient where frozen; extra arrays and scores never are."""
         del choice
 
         def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
-            name = path_name(path)
+            name = path_name(path)  # scores have the paths of their kernels
             is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
             is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)
             return jax.lax.stop_gradient(leaf) if is_frozen else leaf
@@ -67,7 +69,7 @@ class ExtraArrays(StepPart):
     """Arrays that an objective trains besides the model, such as maps between the widths of student and teacher."""
 
     def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """See `StepPart`."""
+        """Returns the arrays without the extra ones, and the objective with them."""
         del choice
         return without(trained, BESIDE), objective.with_beside(trained[BESIDE])
 
@@ -79,15 +81,15 @@ class Pruning(StepPart):
         self.pruner = pruner
 
     def begin(self, state: TrainState, key: Array) -> Any:
-        """See `StepPart`."""
+        """Returns the mask of each group of kernels, or what its gates draw."""
         return self.pruner.choice(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
     def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """See `StepPart`."""
+        """Returns the masked parameters without their scores, and the objective as it is."""
         return self.pruner.masked(without(trained, SCORES), trained.get(SCORES), choice), objective
 
     def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """See `StepPart`; the penalty is one of the whole batch, whatever its micro-batches."""
+        """Returns the loss plus the penalty on the scores, once per batch, whatever its micro-batches."""
         if not self.pruner.has_penalty:
             return loss, gradients, {}
         penalty, to_scores = jax.value_and_grad(self.pruner.penalty)(state.scores, state.step)
@@ -99,7 +101,7 @@ class RunningMeans(StepPart):
     """Parameters that no loss moves (`running_means.py`): what comes as their gradients are statistics."""
 
     def split(self, gradients: Any) -> tuple[Any, Any]:
-        """See `StepPart`."""
+        """Returns the gradients of all other parameters, and the statistics of the running means."""
         return without_running_means(gradients), running_means_alone(gradients)
 
 
@@ -116,6 +118,16 @@ def parts_of(state: TrainState, *, frozen: tuple[str, ...] = (), pruner: Pruner 
     parts += [Pruning(pruner)] if pruner is not None else []
     parts += [RunningMeans()] if has_running_means(state.params) else []
     return tuple(parts)
+
+
+def check_parts(state: TrainState, parts: Sequence[StepPart]) -> None:
+    """Raises ValueError if the state holds arrays that none of the step's parts handles."""
+    needed: list[type[StepPart]] = [ExtraArrays] if state.beside is not None else []
+    needed += [Pruning] if state.scores is not None else []
+    needed += [RunningMeans] if has_running_means(state.params) else []
+    missing = [kind.__name__ for kind in needed if not any(isinstance(part, kind) for part in parts)]
+    if missing:
+        raise ValueError(f'the state needs parts of the step that are missing: {", ".join(missing)}; call parts_of')
 
 
 def without(trained: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from efficient_attention.training.optimizer import (
     make_optimizer,
     with_scores_as_they_are,
 )
-from efficient_attention.training.running_means import has_running_means
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.fingerprint import TEACHER
 
@@ -191,21 +190,15 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
     beside = objective.initial_beside(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
     key = jax.random.fold_in(jax.random.key(config.train.seed), SCORES_STREAM)
     scores = None if pruner is None else pruner.initial_scores(key)
-    optimizer = optimizer_of(config, params)
+    optimizer = optimizer_of(config)
     return initial_state(params, optimizer, config.train.seed, carry=carry, beside=beside, scores=scores)
 
 
-def optimizer_of(config: RunConfig, params: Any) -> Any:
-    """The config's optimizer of these parameters (or of their shapes), over the whole length of the run."""
+def optimizer_of(config: RunConfig) -> Any:
+    """The config's optimizer over the whole length of the run."""
     prune, stacked = config.prune, stacked_of(config)
     scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
-    rule = make_optimizer(
-        config.optimizer,
-        config.train.steps,
-        stacked=stacked,
-        scores_rate=scores_rate,
-        has_running_means=has_running_means(params),
-    )
+    rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
     return with_scores_as_they_are(rule) if prune.has_still_scores else rule
 
 

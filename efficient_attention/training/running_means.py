@@ -47,19 +47,23 @@ def with_running_means(
 ) -> optax.GradientTransformation:
     """`rule` for all parameters but running means, of which its state holds nothing either, and theirs for these.
 
+    Without running means among the parameters it is `rule` itself.
+
     Args:
         rule: from gradients to updates.
         hold: without a state; it gives zeros for the gradients of parameters that stay as they are.
     """
 
     def init(params: optax.Params) -> optax.OptState:
-        return rule.init(without_running_means(params))
+        return rule.init(without_running_means(params) if has_running_means(params) else params)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
         if params is None:
             raise ValueError('running means need the parameters: call update(gradients, state, params)')
+        if not has_running_means(params):
+            return rule.update(updates, state, params)
         means = running_means_alone(params)
         moved, state = rule.update(without_running_means(updates), state, without_running_means(params))
         statistics, _ = hold.update(running_means_alone(updates), hold.init(means), means)

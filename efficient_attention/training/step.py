@@ -18,7 +18,7 @@ from jax import Array
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
-from efficient_attention.training.parts import StepPart, parts_of
+from efficient_attention.training.parts import StepPart, check_parts, parts_of
 from efficient_attention.training.run import Run, optimizer_of
 from efficient_attention.training.state import TrainState
 
@@ -29,7 +29,7 @@ GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], 
 
 def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
-    optimizer = optimizer_of(run.config, run.abstract_state.params)
+    optimizer = optimizer_of(run.config)
     parts = parts_of(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
     step = make_train_step(run.graph, run.objective, optimizer, micro_batches=micro_batches, parts=parts)
@@ -58,9 +58,12 @@ def make_train_step(
         optimizer: gives updates from gradients.
         micro_batches: parts of the batch whose gradients are computed one after another.
         parts: what else belongs to the step, as `parts_of` finds it; a plain run has none.
+
+    The function raises ValueError, when it is traced, if the state holds arrays that no part handles.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        check_parts(state, parts)
         weights, before = objective.weights(batch), state.trained
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         begun = [part.begin(state, key) for part in parts]

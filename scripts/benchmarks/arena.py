@@ -28,6 +28,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.parts import parts_of
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_train_step
 from scripts.benchmarks.memory import run_steps
@@ -199,7 +200,8 @@ def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[
         params = nnx.to_pure_dict(nnx.state(FineTuningModel(config, head, rngs=nnx.Rngs(0))))
         return initial_state(params, optimizer, seed=0)
 
-    return make_train_step(graph, FineTuning(head), optimizer), first_state
+    parts = parts_of(jax.eval_shape(first_state))
+    return make_train_step(graph, FineTuning(head), optimizer, parts=parts), first_state
 
 
 def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:

@@ -4,15 +4,25 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+import pytest
 
-from efficient_attention.training.parts import ExtraArrays, Frozen, Pruning, RunningMeans, StepPart, parts_of
+from efficient_attention.training.parts import (
+    ExtraArrays,
+    Frozen,
+    Pruning,
+    RunningMeans,
+    StepPart,
+    check_parts,
+    parts_of,
+)
 from efficient_attention.training.state import TrainState, initial_state
 
 PLAIN = {'encoder': {'kernel': jnp.ones(2)}}
+WITH_MEANS = PLAIN | {'learned': {'running_means': {'points': jnp.ones((1, 3))}}}
 
 
-def state_of(params: Any, beside: Any = None) -> TrainState:
-    return initial_state(params, optax.sgd(1.0), seed=0, beside=beside)
+def state_of(params: Any, beside: Any = None, scores: Any = None) -> TrainState:
+    return initial_state(params, optax.sgd(1.0), seed=0, beside=beside, scores=scores)
 
 
 def test_a_plain_run_has_no_parts():
@@ -20,11 +30,27 @@ def test_a_plain_run_has_no_parts():
 
 
 def test_each_kind_joins_in_its_order():
-    params = PLAIN | {'learned': {'running_means': {'points': jnp.ones((1, 3))}}}
     pruner: Any = object()
-    found = parts_of(state_of(params, beside={'kernel': jnp.ones(2)}), frozen=('encoder',), pruner=pruner)
+    found = parts_of(state_of(WITH_MEANS, beside={'kernel': jnp.ones(2)}), frozen=('encoder',), pruner=pruner)
     assert list(map(type, found)) == [Frozen, ExtraArrays, Pruning, RunningMeans]
-    assert [type(part) for part in parts_of(state_of(params))] == [RunningMeans]
+    assert [type(part) for part in parts_of(state_of(WITH_MEANS))] == [RunningMeans]
+
+
+@pytest.mark.parametrize(
+    'state, part',
+    [
+        (state_of(PLAIN, beside={'kernel': jnp.ones(2)}), 'ExtraArrays'),
+        (state_of(PLAIN, scores=PLAIN), 'Pruning'),
+        (state_of(WITH_MEANS), 'RunningMeans'),
+    ],
+    ids=['beside', 'scores', 'running means'],
+)
+def test_arrays_that_no_part_handles_are_refused(state: TrainState, part: str):
+    pruner: Any = object()
+    with pytest.raises(ValueError, match=f'missing: {part};'):
+        check_parts(state, [Frozen(('encoder',))])
+    check_parts(state, parts_of(state, pruner=pruner if part == 'Pruning' else None))
+    check_parts(state_of(PLAIN), [])
 
 
 def test_a_part_changes_only_what_it_overrides():

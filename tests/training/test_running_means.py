@@ -112,7 +112,7 @@ def test_a_point_moves_to_the_mean_of_what_belongs_to_it_and_stays_without_any()
 def test_other_parameters_move_as_if_there_were_none_and_no_state_is_kept_of_them(name: str):
     """Moments, norms and trust ratios of the others stay what they are."""
     params, gradients = drawn()
-    optimizer = make_optimizer(dataclasses.replace(RULE, name=name), 5, stacked=STACKED_LAYERS, has_running_means=True)
+    optimizer = make_optimizer(dataclasses.replace(RULE, name=name), 5, stacked=STACKED_LAYERS)
     updates, state = optimizer.update(gradients, optimizer.init(params), params)
     others, their_gradients = ({'layers': {'query': tree['layers']['query']}} for tree in (params, gradients))
     expected, expected_state = optimizer.update(their_gradients, optimizer.init(others), others)
@@ -138,9 +138,7 @@ def test_what_is_frozen_stays():
         ({'frozen_layers': 1}, [True, False]),
         ({'layer_decay': 0.5}, [False, False]),
     ):
-        optimizer = make_optimizer(
-            dataclasses.replace(RULE, **fields), 5, stacked=STACKED_LAYERS, has_running_means=True
-        )
+        optimizer = make_optimizer(dataclasses.replace(RULE, **fields), 5, stacked=STACKED_LAYERS)
         updates, _ = optimizer.update(gradients, optimizer.init(params), params)
         expected = np.array(by_numpy(*(np.asarray(points_of(tree)) for tree in (params, gradients))))
         for layer, held in enumerate(is_held):
@@ -191,7 +189,7 @@ def batch_of(seed: int = 0, weight: float = 0.25) -> Batch:
 @functools.cache
 def step_and_start(micro_batches: int = 1) -> tuple[Any, TrainState]:
     graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None, has_running_means=True)
+    optimizer = make_optimizer(RULE, 10, stacked=None)
     step = jax.jit(make_train_step(graph, Squares(), optimizer, micro_batches=micro_batches, parts=[RunningMeans()]))
     return step, initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
 
@@ -252,11 +250,19 @@ def test_a_skipped_step_moves_none_and_the_next_goes_on_from_there(name: str):
     np.testing.assert_array_equal(centroids_of(step(after, batch)[0]), centroids_of(step(state, batch)[0]))
 
 
+def test_a_step_without_the_part_of_running_means_is_refused():
+    graph, params = nnx.split(OneLayer())
+    optimizer = make_optimizer(RULE, 10, stacked=None)
+    start = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
+    with pytest.raises(ValueError, match='missing: RunningMeans;'):
+        jax.eval_shape(make_train_step(graph, Squares(), optimizer), start, batch_of())
+
+
 def test_sums_that_are_not_finite_make_a_step_be_skipped_though_its_loss_is(monkeypatch: pytest.MonkeyPatch):
     place = 'efficient_attention.attention.routing.centroids.statistics'
     monkeypatch.setattr(place, lambda near: statistics(near) + jnp.inf)
     graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None, has_running_means=True)
+    optimizer = make_optimizer(RULE, 10, stacked=None)
     start = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
     after, metrics = jax.jit(make_train_step(graph, Squares(), optimizer, parts=[RunningMeans()]))(start, batch_of())
     assert np.isfinite(metrics['loss']) and np.isfinite(metrics['gradient_norm']) and after.skipped == 1

@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.training.running_means import has_running_means, running_means_alone
 from scripts import benchmark as command
 from scripts.benchmarks import arena as benchmark
 from scripts.benchmarks.arena import GENERATED, SIDES, shape_of
@@ -63,6 +67,22 @@ def test_every_mechanism_has_a_model_of_each_length(side: str):
     for length in (1024, 1500):
         config = ModelConfig(**shape_of(side, 'small', length)['model'])
         assert config.max_length == length and all(limit >= length for limit in config.position_tables.values())
+
+
+def test_a_step_leaves_running_means_to_their_own_rule():
+    """The optimizer keeps no moments of them, and their step ends on the unit sphere."""
+    shape = shape_of('routing', 'small', 24)
+    shape['model'] |= {'width': 8, 'layers': 1, 'feed_forward_width': 8}
+    config = ModelConfig(**shape['model'])
+    step, first_state = benchmark.make_step(config, HeadConfig(**shape['head']))
+    state = first_state()
+    assert has_running_means(state.params) and not has_running_means(state.opt_state)
+    after, metrics = jax.jit(step)(state, benchmark.random_batch(2, 24, config.vocab_size))
+    points, before = (jax.tree.leaves(running_means_alone(one.params)) for one in (after, state))
+    assert points and not metrics['skipped']
+    for moved, start in zip(points, before, strict=True):
+        np.testing.assert_allclose(np.linalg.norm(moved[..., :-1], axis=-1), 1.0, rtol=1e-5)
+        assert not moved[..., -1].any() and not np.array_equal(moved, start)
 
 
 def test_a_real_step():
