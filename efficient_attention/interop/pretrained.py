@@ -57,21 +57,21 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
     # Here and not at the top of the file: a run that starts from no checkpoint loads none of the readers.
     from efficient_attention.interop.config_in import read_values
     from efficient_attention.interop.export_seal import check_export
-    from efficient_attention.interop.folder_in import folder_fields
-    from efficient_attention.interop.from_workdir import workdir_fields
+    from efficient_attention.interop.folder_in import read_folder
+    from efficient_attention.interop.from_workdir import read_workdir
     from efficient_attention.interop.safetensors_files import check_tensor_files
-    from efficient_attention.interop.small_folder import is_small, small_fields
+    from efficient_attention.interop.small_folder import is_small, read_small_folder
 
     check_export(path)
     values = read_values(path)
     if 'task' in values:
-        return Pretrained(**workdir_fields(path, checkpoint))
+        return read_workdir(path, checkpoint)
     if checkpoint:
         raise InputError(f'{path} has one set of parameters and no checkpoint {checkpoint!r}: it is no workdir')
     if is_small(values):
         check_tensor_files(path)
-        return Pretrained(**small_fields(path, values))
-    return Pretrained(**folder_fields(path, values))
+        return read_small_folder(path, values)
+    return read_folder(path, values)
 
 
 def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
