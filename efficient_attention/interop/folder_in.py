@@ -19,9 +19,9 @@ from efficient_attention.interop.parameters import (
     read_tensors,
     tensors_of,
 )
-from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files
 from efficient_attention.interop.tokenizer_files import is_lowercase, tokenizer_file
+from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.interop.uneven_layers import even, unpadded
 
 

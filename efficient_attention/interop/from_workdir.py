@@ -16,7 +16,7 @@ from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.parameters import Parts, parameter_shapes
-from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.device_memory import check_host_fits
 from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted

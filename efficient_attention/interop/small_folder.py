@@ -16,9 +16,9 @@ from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.errors import KINDS_IN_WORDS, InputError
 from efficient_attention.interop.codes import SCALE, Flat, Packed, as_tree, check_scales, decoded, unpacked
 from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
-from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.interop.tokenizer_files import tokenizer_file
+from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.sharding import path_name
 
 MODEL_TYPE = 'efficient_attention'

@@ -130,7 +130,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     from scripts.benchmarks.plain_nnx import measure_plain
 
     if shape['layout'] == 'plain':
-        return measure_plain(shape)
+        return measure_plain(shape, time_of)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in shape['model'].items()}
     config = ModelConfig(**fields, activation='gelu_erf', max_length=512)
     graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))

@@ -1,6 +1,7 @@
 """An encoder as a user would write it in plain Flax NNX; nothing of it is of this project but the letters."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import flax
@@ -9,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from scripts.benchmarks.inference import time_of
 
-
-def measure_plain(shape: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds and temporary memory of a call, and seconds of its compilation."""
+def measure_plain(shape: dict[str, Any], time_of: Callable[[Any], float]) -> dict[str, Any]:
+    """Milliseconds (by `time_of`) and temporary memory of a call, and seconds of its compilation."""
     encoder = PlainEncoder(shape['model'], nnx.Rngs(0))
     tokens = np.random.default_rng(0).integers(5, shape['model']['vocab_size'], (shape['rows'], shape['length']))
     tokens_BL, mask_BL = jnp.asarray(tokens, jnp.int32), jnp.ones(tokens.shape, bool)
