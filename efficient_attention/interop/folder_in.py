@@ -21,11 +21,12 @@ from efficient_attention.interop.parameters import (
 )
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files
 from efficient_attention.interop.tokenizer_files import is_lowercase, tokenizer_file
+from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.interop.uneven_layers import even, unpadded
 
 
-def folder_fields(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `Pretrained` that a Hugging Face folder holds.
+def read_folder(path: Path, values: dict[str, Any]) -> Pretrained:
+    """The trained model that a Hugging Face folder holds.
 
     Args:
         path: the folder.
@@ -42,7 +43,7 @@ def folder_fields(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f'{path / CONFIG}: {error}') from None
     check_tensor_files(path)
     known = with_output(path, known, values)
-    return dict(
+    return Pretrained(
         model=known.model,
         head=known.head,
         labels=known.labels,

@@ -16,6 +16,7 @@ from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.parameters import Parts, parameter_shapes
+from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.device_memory import check_host_fits
 from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
@@ -119,13 +120,13 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     return {name: group for name, group in params.items() if name == 'encoder' or config.task in READ}
 
 
-def workdir_fields(path: Path, checkpoint: str) -> dict[str, Any]:
-    """The fields of a `Pretrained` of a checkpoint of a run; raises InputError as `encoder_run`."""
+def read_workdir(path: Path, checkpoint: str) -> Pretrained:
+    """The trained model of a checkpoint of a run; raises InputError as `encoder_run`."""
     config = encoder_run(path)
     is_fine_tuned = config.task == 'fine_tuning'
     file = path / TOKENIZER
     problems = {'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT, 'language_modelling': 'none'}
-    return dict(
+    return Pretrained(
         model=as_encoder(config.model) if config.task == 'language_modelling' else config.model,
         head=config.head if is_fine_tuned else HeadConfig(),
         labels=config.examples.labels if is_fine_tuned else (),

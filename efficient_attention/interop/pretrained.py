@@ -1,46 +1,10 @@
-"""A trained model from outside or from a workdir, as one value that tasks start from and `save_pretrained` writes."""
+"""Opens a trained model: a Hugging Face folder, one of a small model, or a workdir."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import TEXT_TO_TEXT
-
-
-@dataclasses.dataclass(frozen=True)
-class Pretrained:
-    """A trained encoder with the heads that its checkpoint has, or an encoder-decoder.
-
-    Its numbers are read when they are asked for.
-    """
-
-    model: ModelConfig
-    head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
-    labels: tuple[str, ...]  # in the order of the outputs; () where they have no names
-    # as `ExamplesConfig.problem`; 'fill_mask', 'none' of a bare encoder, 'text_to_text', or one of `SEVERAL`
-    problem: str
-    family: str  # a `model_type` of `FAMILIES`; '' for a workdir's
-    tokenizer: Path | None  # its file
-    lowercase: bool
-    # Nested dicts of float32 NumPy arrays by the paths of our modules: 'encoder', and what there is of 'masked_lm',
-    # 'pooler', 'pair', 'head' and, of ELECTRA's discriminator, 'detector'; of an encoder-decoder 'decoder', which has
-    # the table that both stacks share.
-    params: Callable[[], dict[str, Any]]
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
-    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its generation_config.json
-    examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_EXAMPLES; others: default
-    pairs: Mapping[str, str] = dataclasses.field(default_factory=dict)  # fields of OUR_PAIRS, of a run or its export
-    thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
-    origin: Callable[[], str] = str  # where the parameters lie, in a few words
-    run: RunConfig | None = None  # the config of a workdir's run
-    target_tokenizer: Path | None = None  # the file of that of targets, where they have another one
-    # The parameters as a small model's folder holds them, int8 codes among them; None of any other.
-    codes: Callable[[], dict[Any, Any]] | None = None
+from efficient_attention.interop.trained_model import Pretrained as Pretrained
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -57,21 +21,21 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
     # Here and not at the top of the file: a run that starts from no checkpoint loads none of the readers.
     from efficient_attention.interop.config_in import read_values
     from efficient_attention.interop.export_seal import check_export
-    from efficient_attention.interop.folder_in import folder_fields
-    from efficient_attention.interop.from_workdir import workdir_fields
+    from efficient_attention.interop.folder_in import read_folder
+    from efficient_attention.interop.from_workdir import read_workdir
     from efficient_attention.interop.safetensors_files import check_tensor_files
-    from efficient_attention.interop.small_folder import is_small, small_fields
+    from efficient_attention.interop.small_folder import is_small, read_small_folder
 
     check_export(path)
     values = read_values(path)
     if 'task' in values:
-        return Pretrained(**workdir_fields(path, checkpoint))
+        return read_workdir(path, checkpoint)
     if checkpoint:
         raise InputError(f'{path} has one set of parameters and no checkpoint {checkpoint!r}: it is no workdir')
     if is_small(values):
         check_tensor_files(path)
-        return Pretrained(**small_fields(path, values))
-    return Pretrained(**folder_fields(path, values))
+        return read_small_folder(path, values)
+    return read_folder(path, values)
 
 
 def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:

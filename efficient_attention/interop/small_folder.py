@@ -18,6 +18,7 @@ from efficient_attention.interop.codes import SCALE, Flat, Packed, as_tree, chec
 from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.interop.tokenizer_files import tokenizer_file
+from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.sharding import path_name
 
 MODEL_TYPE = 'efficient_attention'
@@ -40,8 +41,8 @@ def is_small(values: Mapping[str, Any]) -> bool:
     return values.get('model_type') == MODEL_TYPE
 
 
-def small_fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Pretrained` that a folder holds.
+def read_small_folder(path: Path, values: Mapping[str, Any]) -> Pretrained:
+    """The trained model that such a folder holds.
 
     Raises:
         InputError: its config.json is of another version or damaged; `params` and `codes` raise it where tensors do
@@ -61,18 +62,21 @@ def small_fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         head = from_dict(values['head'], HeadConfig, 'head.')
     except InputError as error:
         raise InputError(f'{where}{error}') from None
-    described = {name: values[name] for name in DESCRIBED}
-    thresholds = described.pop('thresholds')
-    return described | {
-        'model': model,
-        'head': head,
-        'labels': tuple(values['labels']),
-        'tokenizer': tokenizer_file(path),
-        'params': lambda: as_tree(floats_of(path, values[SHAPES], model, head)),
-        'codes': lambda: as_tree(stored(path, values[SHAPES], model, head)),
-        'thresholds': lambda: thresholds,
-        'origin': lambda: str(path),
-    }
+    return Pretrained(
+        model=model,
+        head=head,
+        labels=tuple(values['labels']),
+        problem=values['problem'],
+        family=values['family'],
+        tokenizer=tokenizer_file(path),
+        lowercase=values['lowercase'],
+        params=lambda: as_tree(floats_of(path, values[SHAPES], model, head)),
+        extra=values['extra'],
+        examples=values['examples'],
+        thresholds=lambda: values['thresholds'],
+        origin=lambda: str(path),
+        codes=lambda: as_tree(stored(path, values[SHAPES], model, head)),
+    )
 
 
 def stored(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:

@@ -6,17 +6,17 @@ and sides take turns. Resident memory is no part of it: the pages that an alloca
 `rows`: rows a second of processor time that one core generates, of each generator.
 """
 
+from __future__ import annotations
+
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from configs.arena import get_config, mechanisms
 from efficient_attention.commands.flags import define_choices, define_integers
@@ -25,13 +25,12 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.errors import InputError
-from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.objectives.fine_tuning import FineTuning
-from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.parts import parts_of
-from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.step import StepFn, make_train_step
 from scripts.benchmarks.memory import run_steps
+
+if TYPE_CHECKING:  # the child alone needs them
+    from efficient_attention.training.state import TrainState
+    from efficient_attention.training.step import StepFn
 
 FULL = 'full'
 SIDES = tuple(mechanisms(1))
@@ -175,6 +174,8 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     `shape` has `model` and `head` (fields of ModelConfig and HeadConfig), `rows`, `length` and `steps`: timed ones,
     after one that is not.
     """
+    import jax
+
     config, head = ModelConfig(**shape['model']), HeadConfig(**shape['head'])
     batch = random_batch(shape['rows'], shape['length'], config.vocab_size)
     train_step, first_state = make_step(config, head)
@@ -191,6 +192,14 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[], TrainState]]:
     """The training step of a classifier with AdamW, and what makes its first state."""
+    from flax import nnx
+
+    from efficient_attention.models.fine_tuning import FineTuningModel
+    from efficient_attention.objectives.fine_tuning import FineTuning
+    from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+    from efficient_attention.training.state import initial_state
+    from efficient_attention.training.step import make_train_step
+
     graph, _ = nnx.split(nnx.eval_shape(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0))))
     optimizer = make_optimizer(
         OptimizerConfig(schedule='constant', warmup_steps=0), total_steps=1000, stacked=STACKED_LAYERS

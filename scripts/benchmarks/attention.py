@@ -6,6 +6,8 @@ handed over after every length, so a run that is cut loses one at most. With 0 s
 memory of the compiled forward + backward is all that is measured.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
@@ -13,18 +15,17 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 from absl import flags
 
-from efficient_attention.attention.attend import attend
-from efficient_attention.attention.draw_operands import draw_operands
-from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import whole_file
 from scripts.benchmarks.process import peak_bytes, seconds_of
+
+if TYPE_CHECKING:  # the child alone needs them
+    import jax
 
 SHAPE = {'heads': 8, 'head_width': 64}
 PEER = str(Path(__file__).with_name('peers') / 'attention.py')
@@ -335,6 +336,12 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
     With 0 `steps` nothing runs, and the temporary memory is all there is.
     """
+    import jax
+
+    from efficient_attention.attention.attend import attend
+    from efficient_attention.attention.draw_operands import draw_operands
+    from efficient_attention.attention.parsing import parse_mechanism
+
     size = (1, shape['length'], shape['heads'], shape['head_width'])
     q, k, v, cotangent = (jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0), 4))
     jax.block_until_ready((q, k, v, cotangent))

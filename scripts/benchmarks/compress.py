@@ -16,28 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.config.distill import DistillConfig
-from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.prune import PruneConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.objectives.distillation import Distillation
-from efficient_attention.objectives.fine_tuning import FineTuning
-from efficient_attention.pruning.pruner import make_pruner
-from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.parts import parts_of
-from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import make_train_step
 from scripts.benchmarks import inference
 
 WHOLE = {'layers': 6, 'width': 384, 'heads': 12, 'feed_forward_width': 1536, 'vocab_size': 30_522}
@@ -158,7 +144,7 @@ def trained(runs: list[dict[str, float]]) -> dict[str, Any]:
 # ---- one measurement, in a process of its own ----
 
 
-HEAD = HeadConfig(kind='sequence')
+HEAD = {'kind': 'sequence'}  # fields of HeadConfig
 STEPS = 1000  # of the run whose schedules are followed
 WAYS = ('plain', 'movement', 'qat', 'student', 'teacher', 'live', 'kept')
 Step = Callable[[], Any]
@@ -170,8 +156,22 @@ class Trained:
     def __init__(
         self, fields: dict[str, Any], *, is_pruned: bool = False, distill: DistillConfig | None = None
     ) -> None:
-        config = ModelConfig(**fields, scan_unroll=fields['layers'])
-        graph, params = nnx.split(FineTuningModel(config, HEAD, rngs=nnx.Rngs(0)))
+        import jax
+        from flax import nnx
+
+        from efficient_attention.config.head import HeadConfig
+        from efficient_attention.config.model import ModelConfig
+        from efficient_attention.models.fine_tuning import FineTuningModel
+        from efficient_attention.objectives.distillation import Distillation
+        from efficient_attention.objectives.fine_tuning import FineTuning
+        from efficient_attention.pruning.pruner import make_pruner
+        from efficient_attention.training.optimizer import make_optimizer
+        from efficient_attention.training.parts import parts_of
+        from efficient_attention.training.state import initial_state
+        from efficient_attention.training.step import make_train_step
+
+        config, head = ModelConfig(**fields, scan_unroll=fields['layers']), HeadConfig(**HEAD)
+        graph, params = nnx.split(FineTuningModel(config, head, rngs=nnx.Rngs(0)))
         pure = nnx.to_pure_dict(params)
         prune = PruneConfig(method='movement', keep=0.15, begin=0.0, end=1.0) if is_pruned else PruneConfig()
         pruner = make_pruner(prune, pure, head_width=config.head_width, steps=STEPS)
@@ -181,7 +181,7 @@ class Trained:
         scores = None if pruner is None else pruner.initial_scores(jax.random.key(0))
         self.state = initial_state(pure, optimizer, seed=0, scores=scores)
         widths = config.width, config.width
-        objective = Distillation(FineTuning(HEAD), distill, (), widths) if distill else FineTuning(HEAD)
+        objective = Distillation(FineTuning(head), distill, (), widths) if distill else FineTuning(head)
         parts = parts_of(self.state, pruner=pruner)
         self.program = jax.jit(make_train_step(graph, objective, optimizer, parts=parts), donate_argnums=0)
 
@@ -193,6 +193,15 @@ class Trained:
 
 def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
     """A function for each way, that takes one step and waits for it."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from efficient_attention.config.head import HeadConfig
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.models.fine_tuning import FineTuningModel
+    from efficient_attention.models.inference_layout import for_inference
+
     fields, rows, length = shape['model'], shape['rows'], shape['length']
     rng = np.random.default_rng(0)
     tokens_BL = rng.integers(5, fields['vocab_size'], (rows, length)).astype(np.int32)
@@ -206,7 +215,7 @@ def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
     }
     small = fields | {'layers': shape['student_layers']}
     distill = DistillConfig(teacher='a', temperature=2.0, labels=0.5, soft=0.5)
-    teacher = FineTuningModel(ModelConfig(**fields), HEAD, rngs=nnx.Rngs(1))
+    teacher = FineTuningModel(ModelConfig(**fields), HeadConfig(**HEAD), rngs=nnx.Rngs(1))
     graph, params = nnx.split(teacher)
     graph, laid_out = for_inference(graph, nnx.to_pure_dict(params))
     say = jax.jit(lambda params, batch: nnx.merge(graph, params).outputs(batch)['logits'])
@@ -231,6 +240,8 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     Args:
         shape: 'model' (fields of `ModelConfig`), 'student_layers', 'rows', 'length' and 'steps'.
     """
+    import jax
+
     steps = steps_of(shape)
     for step in steps.values():
         step()

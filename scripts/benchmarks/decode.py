@@ -6,28 +6,28 @@ Every (mechanism, context, way) is a process of its own. Each way (`WAYS`) is a 
 to a call that makes some tokens, and what it keeps.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from flax import nnx
-from jax import Array
 
 from efficient_attention.commands.flags import define_choices, define_integers
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.generate import STREAMED, proceed, start
-from efficient_attention.inference.sampling import Draw, Sampling, sample
-from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.memory import Memory, empty_memory
+
+if TYPE_CHECKING:  # the child alone needs them
+    from flax import nnx
+    from jax import Array
+
+    from efficient_attention.models.decoder import Decoder
+    from efficient_attention.models.memory import Memory
 
 MEBIBYTE = 2**20
 # configs/lm/enwik8_small.py without its dropout.
@@ -172,6 +172,12 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
     `shape` has `model` (fields of ModelConfig), `way`, `context` (positions that a prediction may read) and `calls`.
     """
+    import jax
+    from flax import nnx
+
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.models.decoder import Decoder
+
     config = ModelConfig(**shape['model'])
     graph, params = nnx.split(jax.jit(lambda: Decoder(config, rngs=nnx.Rngs(0)))())
     work = WAYS[shape['way']](graph, nnx.to_pure_dict(params), shape)
@@ -187,6 +193,12 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def cached(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
     """Generation as `scripts/generate.py` does it: the context is read once, then `STREAMED` tokens a call."""
+    import jax
+    import jax.numpy as jnp
+
+    from efficient_attention.inference.generate import STREAMED, proceed, start
+    from efficient_attention.inference.sampling import Draw, Sampling
+
     max_length = shape['context'] + STREAMED * (shape['calls'] + 1)
     text = start(graph, params, random_tokens(shape, shape['context']), max_length=max_length)
     vocab_size = shape['model']['vocab_size']
@@ -202,6 +214,12 @@ def cached(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
 
 def recomputed(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
     """Generation without a cache: the last `context` tokens are read again for every token."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from efficient_attention.inference.sampling import Sampling, sample
+
     tokens_1L = random_tokens(shape, shape['context'])
 
     @jax.jit
@@ -220,6 +238,9 @@ def recomputed(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
 
 def sliding(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
     """Evaluation with a window of `context` tokens that moves on by 1: one whole pass for each token."""
+    import jax
+    from flax import nnx
+
     tokens_1L = random_tokens(shape, shape['context'])
     window = jax.jit(lambda params, tokens_1L: last_logits(nnx.merge(graph, params), tokens_1L))
     return Work(lambda: window(params, tokens_1L), 1, 0)
@@ -227,6 +248,13 @@ def sliding(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
 
 def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
     """Evaluation in segments of `SEGMENT` tokens, each after a memory of `context` tokens, whose next it predicts."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.models.memory import Memory, empty_memory
+
     tokens_1L = random_tokens(shape, SEGMENT)
     memory = empty_memory(dataclasses.replace(ModelConfig(**shape['model']), memory_length=shape['context']), 1)
     memory = Memory(memory.states_BNMD, jnp.ones_like(memory.segments_BM))
@@ -247,12 +275,16 @@ def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work
 
 def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
     """float32 logits [B, V] of what follows the last token; those of earlier ones are never computed."""
+    import jax.numpy as jnp
+
     hidden_BLD = decoder.hidden(tokens_BL, jnp.ones_like(tokens_BL))
     return decoder.logits(hidden_BLD[:, -1:])[:, 0]
 
 
 def random_tokens(shape: dict[str, Any], length: int) -> Array:
     """Ids int32 [1, length]."""
+    import jax.numpy as jnp
+
     return jnp.asarray(np.random.default_rng(0).integers(0, shape['model']['vocab_size'], (1, length), np.int32))
 
 

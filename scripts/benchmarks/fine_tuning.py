@@ -15,25 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.config.examples import BUCKETS
-from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.errors import InputError
-from efficient_attention.inference.evaluate import make_output_step
-from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.objectives.fine_tuning import FineTuning
-from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import make_train_step
 
 # MiniLM-L6-H384-uncased with two classes.
 MODEL = {
@@ -148,6 +138,18 @@ def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """Examples/s over all batches, after each of their lengths was compiled."""
+    import jax
+    from flax import nnx
+
+    from efficient_attention.config.head import HeadConfig
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.inference.evaluate import make_output_step
+    from efficient_attention.models.fine_tuning import FineTuningModel
+    from efficient_attention.objectives.fine_tuning import FineTuning
+    from efficient_attention.training.optimizer import make_optimizer
+    from efficient_attention.training.state import initial_state
+    from efficient_attention.training.step import make_train_step
+
     head = HeadConfig(kind='sequence')
     model = shape['model'] | {'attention_dropout_rate': shape['model']['dropout_rate'], 'activation': 'gelu_erf'}
     config = ModelConfig(**model, dtype=shape['dtype'], scan_unroll=model['layers'])

@@ -1,7 +1,7 @@
 """`scripts/benchmark.py infer`: what a call of an encoder takes, ours and what users would write else.
 
 Four sides get rows of random ids of one length: ours with the parameters laid out for inference, ours with the stacked
-parameters of training, an encoder in plain Flax NNX (`PlainEncoder`), and transformers' BertModel in PyTorch
+parameters of training, an encoder in plain Flax NNX (`plain_nnx.py`), and transformers' BertModel in PyTorch
 (`peers/inference.py`). The ratio is that of our time to the faster peer's of the same round: below 1 ours is
 faster. Compiling is timed apart. Memory is what a program holds beside its arguments and results; PyTorch tells none.
 """
@@ -14,19 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import flax
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_length
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.models.quantized import store_codes
 from scripts.benchmarks.process import start_peak, status_bytes
 
 VOCABULARY = {'vocab_size': 30_522}
@@ -127,8 +119,18 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
         shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' as inference has its
             parameters, 'stacked' as training has them, or 'plain' for the encoder in plain Flax NNX.
     """
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.models.encoder import Encoder
+    from efficient_attention.models.inference_layout import for_inference
+    from efficient_attention.models.quantized import store_codes
+    from scripts.benchmarks.plain_nnx import measure_plain
+
     if shape['layout'] == 'plain':
-        return measure_plain(shape)
+        return measure_plain(shape, time_of)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in shape['model'].items()}
     config = ModelConfig(**fields, activation='gelu_erf', max_length=512)
     graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
@@ -162,6 +164,8 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def time_of(call: Any) -> float:
     """Median milliseconds of a call, after two that are not timed."""
+    import jax
+
     for _ in range(2):
         jax.block_until_ready(call())
     times: list[float] = []
@@ -170,69 +174,6 @@ def time_of(call: Any) -> float:
         jax.block_until_ready(call())
         times.append(time.perf_counter() - start)
     return 1e3 * float(np.median(times))
-
-
-# ---- the same as a user would write it in plain Flax NNX: nothing here is of this project but the letters ----
-
-
-def measure_plain(shape: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds and temporary memory of a call, and seconds of its compilation."""
-    encoder = PlainEncoder(shape['model'], nnx.Rngs(0))
-    tokens = np.random.default_rng(0).integers(5, shape['model']['vocab_size'], (shape['rows'], shape['length']))
-    tokens_BL, mask_BL = jnp.asarray(tokens, jnp.int32), jnp.ones(tokens.shape, bool)
-    graph, state = nnx.split(encoder)
-    start = time.perf_counter()
-    program = (
-        jax.jit(lambda state, *inputs: nnx.merge(graph, state)(*inputs)).lower(state, tokens_BL, mask_BL).compile()
-    )
-    compiled = time.perf_counter() - start
-    milliseconds = time_of(lambda: program(state, tokens_BL, mask_BL))
-    memory = program.memory_analysis()
-    return {
-        'name': f'plain Flax NNX {flax.__version__}, jax {jax.__version__}',
-        'milliseconds': milliseconds,
-        'temporary_bytes': memory.temp_size_in_bytes,
-        'program_lines': len(program.as_text().splitlines()),
-        'compile_seconds': compiled,
-    }
-
-
-class PlainLayer(nnx.Module):
-    """Self-attention and a feed-forward layer, each followed by residual sum and normalisation."""
-
-    def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
-        width, inner = model['width'], model['feed_forward_width']
-        self.attention = nnx.MultiHeadAttention(model['heads'], width, decode=False, rngs=rngs)
-        self.attention_norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
-        self.up, self.down = nnx.Linear(width, inner, rngs=rngs), nnx.Linear(inner, width, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
-
-    def __call__(self, x_BLD: jax.Array, mask_B11M: jax.Array) -> jax.Array:
-        """The layer's output, [B, L, D]."""
-        x_BLD = self.attention_norm(x_BLD + self.attention(x_BLD, mask=mask_B11M))
-        return self.norm(x_BLD + self.down(nnx.gelu(self.up(x_BLD), approximate=False)))
-
-
-class PlainEncoder(nnx.Module):
-    """Embeddings and layers."""
-
-    def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
-        width = model['width']
-        self.token = nnx.Embed(model['vocab_size'], width, rngs=rngs)
-        self.position = nnx.Embed(512, width, rngs=rngs)
-        self.token_type = nnx.Embed(2, width, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
-        self.layers = nnx.List([PlainLayer(model, rngs) for _ in range(model['layers'])])
-
-    def __call__(self, tokens_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
-        """Vectors, [B, L, D]."""
-        positions_1L = jnp.arange(tokens_BL.shape[1])[None]
-        x_BLD = self.norm(
-            self.token(tokens_BL) + self.position(positions_1L) + self.token_type(jnp.zeros_like(tokens_BL))
-        )
-        for layer in self.layers:
-            x_BLD = layer(x_BLD, mask_BL[:, None, None, :])
-        return x_BLD
 
 
 if __name__ == '__main__':

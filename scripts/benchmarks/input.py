@@ -8,8 +8,6 @@ from absl import flags
 from efficient_attention.commands.flags import define_length
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.batching.host_block import HostBlock
-from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
-from efficient_attention.data.corpus.prepare import prepare_corpus
 from scripts.benchmarks.step import CHILD, SHAPE, TOKENS_A_STEP, Run, check_length, define_steps, shape_of, with_rate
 
 
@@ -38,6 +36,9 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
+    from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
+    from efficient_attention.data.corpus.prepare import prepare_corpus
+
     config = DataConfig(
         source=options.source,
         vocab_size=SHAPE['vocab_size'],

@@ -11,6 +11,8 @@ gradients and updates are among them, parameters and moments are not. Real steps
 of the compiler, how far they raise the resident memory.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import statistics
@@ -18,25 +20,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.decoder import Decoder
-from efficient_attention.objectives.language_modelling import LanguageModelling
-from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
-from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.step import StepFn, make_train_step
 from efficient_attention.whole_files import whole_file
 from scripts.benchmarks.process import start_peak, status_bytes
+
+if TYPE_CHECKING:  # the child alone needs them
+    import jax
+
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.training.state import TrainState
+    from efficient_attention.training.step import StepFn
 
 MEBIBYTE = 2**20
 CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}  # positions
@@ -346,6 +346,10 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     `shape` has `model` (fields of ModelConfig), `rows`, `length` and `steps`: timed ones, after one that is not; with 0
     nothing runs.
     """
+    import jax
+
+    from efficient_attention.config.model import ModelConfig
+
     config = ModelConfig(**shape['model'])
     batch = random_batch(shape['rows'], shape['length'], config.vocab_size)
     train_step, first_state = make_step(config, shape['rows'])
@@ -366,6 +370,16 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], TrainState]]:
     """The training step of a decoder with AdamW, and what makes its first state, in which a memory is of ones."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from efficient_attention.models.decoder import Decoder
+    from efficient_attention.objectives.language_modelling import LanguageModelling
+    from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+    from efficient_attention.training.state import initial_state
+    from efficient_attention.training.step import make_train_step
+
     objective = LanguageModelling(config)
     graph, _ = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     optimizer = make_optimizer(
@@ -389,6 +403,8 @@ def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarra
 
 def run_steps(step: jax.stages.Compiled, state: TrainState, batch: dict[str, np.ndarray], count: int) -> dict[str, Any]:
     """Seconds of each of `count` steps after the first, and how far all of them raised the resident memory."""
+    import jax
+
     before = start_peak()
     seconds = []
     for _ in range(count + 1):

@@ -10,32 +10,29 @@ Every measurement is a process of its own; sides take turns. A side is left out 
 lengths before promises more than the limit. `--plot` draws the parts `lengths` and `token` in one figure.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 from absl import flags
-from flax import nnx
-from jax import Array
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
-from efficient_attention.config.layer import LayerConfig
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context
-from efficient_attention.modules.recurrent import CellParameters, Recurrent
-from efficient_attention.recurrence.recur import recur
 from efficient_attention.whole_files import whole_file
 from scripts.benchmarks.attention import promised_seconds, slope
 from scripts.benchmarks.decode import measure_shape as measure_token
 from scripts.benchmarks.process import peak_bytes, seconds_of
+
+if TYPE_CHECKING:  # the child alone needs them
+    from jax import Array
+
+    from efficient_attention.config.layer import LayerConfig
 
 CELLS = ('tanh', 'gru', 'lstm', 'sru1', 'sru2')
 OF_PEERS = ('tanh', 'gru', 'lstm')  # that nnx and PyTorch have
@@ -263,12 +260,17 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
 
 # ---- one measurement, in a process of its own ----
 
-Compute = Callable[[Any, Array], Array]  # from parameters and inputs [B, L, D] to outputs [B, L, U]
-NNX_CELLS = {'tanh': nnx.SimpleCell, 'gru': nnx.GRUCell, 'lstm': nnx.OptimizedLSTMCell}
+Compute = Callable[[Any, 'Array'], 'Array']  # from parameters and inputs [B, L, D] to outputs [B, L, U]
+NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # names in nnx
 
 
 def ours(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """A cell of this project over rows without padding."""
+    from flax import nnx
+
+    from efficient_attention.modules.recurrent import CellParameters
+    from efficient_attention.recurrence.recur import recur
+
     graph, parameters = nnx.split(CellParameters(config_of(shape), rngs=nnx.Rngs(0)))
     chunk = shape.get('chunk', 0)
     return lambda parameters, x: recur(nnx.merge(graph, parameters).learned(), x, chunk=chunk)[0], parameters
@@ -276,7 +278,9 @@ def ours(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """The same cell of Flax under `nnx.RNN`."""
-    cell = NNX_CELLS[shape['cell']](shape['width'], shape['width'], rngs=nnx.Rngs(0))
+    from flax import nnx
+
+    cell = getattr(nnx, NNX_CELLS[shape['cell']])(shape['width'], shape['width'], rngs=nnx.Rngs(0))
     start = cell.initialize_carry((shape['rows'], shape['width']), nnx.Rngs(0))
     graph, parameters, other = nnx.split(nnx.RNN(cell, rngs=False), nnx.Param, ...)
     return lambda parameters, x: nnx.merge(graph, parameters, other)(x, initial_carry=start), parameters
@@ -284,6 +288,13 @@ def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """What mixes positions in one of our layers: a cell, or attention with its projections."""
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from efficient_attention.modules.attention import Attention
+    from efficient_attention.modules.context import Context
+    from efficient_attention.modules.recurrent import Recurrent
+
     config, segments = config_of(shape), jnp.ones((shape['rows'], shape['length']), jnp.int32)
     kind = Recurrent if config.cell != 'none' else Attention
     graph, parameters, other = nnx.split(kind(config, rngs=nnx.Rngs(0)), nnx.Param, ...)
@@ -300,6 +311,8 @@ def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 def config_of(shape: dict[str, Any]) -> LayerConfig:
     """The config of the layer that has the shape's cell, or its attention."""
+    from efficient_attention.config.model import ModelConfig
+
     fields = {'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'attention_dropout_rate': 0.0}
     return ModelConfig(cell=shape.get('cell', 'none'), attention=shape.get('attention', 'full'), **fields)
 
@@ -314,6 +327,8 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def call(shape: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each call forward and forward + backward, and peak resident memory above that of the inputs."""
+    import jax
+
     compute, parameters = SIDES[shape['side']](shape)
     x, cotangent = inputs(shape)
     baseline = peak_bytes()
@@ -346,12 +361,16 @@ PROGRAMS = {'call': call, 'memory': memory, 'token': token}
 
 def inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
     """Inputs and the gradient of the outputs, [B, L, D] each."""
+    import jax
+
     size = (shape['rows'], shape['length'], shape['width'])
     return jax.block_until_ready(tuple(jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0))))
 
 
 def gradient(compute: Compute, cotangent: Array) -> Any:
     """The compiled function to the gradients of parameters and inputs."""
+    import jax
+
     return jax.jit(jax.grad(lambda parameters, x: (compute(parameters, x) * cotangent).sum(), argnums=(0, 1)))
 
 

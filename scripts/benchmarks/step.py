@@ -5,6 +5,9 @@ Both sides get batches of as many tokens, of random ids. Ours is measured twice:
 process of its own, and sides take turns. Ratios above 1 mean that ours is faster.
 """
 
+from __future__ import annotations
+
+import importlib
 import json
 import os
 import statistics
@@ -12,23 +15,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from efficient_attention.commands.flags import define_integers
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.step import StepFn, make_train_step
 from scripts.benchmarks.process import peak_bytes
+
+if TYPE_CHECKING:  # the child alone needs them
+    from efficient_attention.training.state import TrainState
+    from efficient_attention.training.step import StepFn
 
 TOKENS_A_STEP = 4096
 SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rate': 0.1}
@@ -150,6 +149,16 @@ def print_comparison(length: int, result: dict[str, Any]) -> None:
 
 def ours_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
     """The compiled-on-first-call training step of a BERT of this shape, and its first state."""
+    import jax
+    from flax import nnx
+
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.models.pretraining import PretrainingModel
+    from efficient_attention.objectives.pretraining import Pretraining
+    from efficient_attention.training.optimizer import make_optimizer
+    from efficient_attention.training.state import initial_state
+    from efficient_attention.training.step import make_train_step
+
     sizes = {name: shape[name] for name in ('vocab_size', 'layers', 'width', 'heads', 'dropout_rate')}
     choices = {'attention_dropout_rate': shape['dropout_rate'], 'activation': 'gelu_erf'}  # the peer's default
     config = ModelConfig(**(sizes | choices | shape.get('model', {})))
@@ -185,6 +194,10 @@ def masked_batches(shape: dict[str, Any], count: int) -> list[dict[str, np.ndarr
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """Seconds of the first step and of those after the warm-up, and this process's largest resident memory in bytes."""
+    import jax
+
+    for name in ('models.pretraining', 'objectives.pretraining', 'training.step'):
+        importlib.import_module(f'efficient_attention.{name}')  # the baseline holds the program, too
     jax.devices()
     baseline = peak_bytes()
     step, state = ours_step(shape)

@@ -12,6 +12,7 @@ the time that passed and by the CPU time, which on a busy machine says more. Tha
 both at their largest. `equal` is the share of texts that are the same on both sides.
 """
 
+import importlib
 import json
 import statistics
 import sys
@@ -21,30 +22,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import flags
-from flax import nnx
 
 from efficient_attention.commands.flags import define_choices, define_model, define_path
-from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pretrained_models import pretrained_module
-from efficient_attention.inference.search import Search
-from efficient_attention.inference.transducer import Batching, Transducer
-from efficient_attention.inference.translator import Decoding, open_translator
-from efficient_attention.interop.config_fields import TEXT_TO_TEXT
-from efficient_attention.interop.folder_out import save_pretrained
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.text_to_text_sizes import t5_fields
-from efficient_attention.objectives.text_to_text import TextToText
-from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import make_train_step
 from scripts.benchmarks.process import peak_bytes
 
 T5_SMALL = t5_fields('small')
@@ -176,6 +161,10 @@ FIRST_WORD = 5  # ids below are symbols
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """The figures of one program; `shape['program']` is a name in `PROGRAMS`."""
+    import jax
+
+    for name in ('inference.translator', 'interop.folder_out', 'objectives.text_to_text', 'training.step'):
+        importlib.import_module(f'efficient_attention.{name}')  # the baseline holds the program, too
     jax.devices()
     baseline = peak_bytes()
     figures = PROGRAMS[shape['program']](shape)
@@ -185,6 +174,16 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def train(shape: dict[str, Any]) -> dict[str, Any]:
     """Training steps on random ids through this project's own step, layers without a scan."""
+    import jax
+    from flax import nnx
+
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.models.encoder_decoder import EncoderDecoder
+    from efficient_attention.objectives.text_to_text import TextToText
+    from efficient_attention.training.optimizer import make_optimizer
+    from efficient_attention.training.state import initial_state
+    from efficient_attention.training.step import make_train_step
+
     config = ModelConfig(**shape['model'], scan_unroll=shape['model']['layers'])
     graph, params = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
     optimizer_config = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True, clip_norm=0.0)
@@ -226,6 +225,14 @@ def random_pairs(shape: dict[str, Any], count: int = 4) -> list[tuple[np.ndarray
 
 def generate(shape: dict[str, Any]) -> dict[str, Any]:
     """Texts of a given length from random sources, by the model of a Hugging Face folder."""
+    from flax import nnx
+
+    from efficient_attention.inference.pretrained_models import pretrained_module
+    from efficient_attention.inference.search import Search
+    from efficient_attention.inference.transducer import Batching, Transducer
+    from efficient_attention.interop.pretrained import open_pretrained
+    from efficient_attention.models.encoder_decoder import EncoderDecoder
+
     pretrained = open_pretrained(Path(shape['folder']))
     module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
     graph, state = nnx.split(module)
@@ -245,6 +252,8 @@ def generate(shape: dict[str, Any]) -> dict[str, Any]:
 
 def translate(shape: dict[str, Any]) -> dict[str, Any]:
     """All texts of a file by the model of a Hugging Face folder."""
+    from efficient_attention.inference.translator import Decoding, open_translator
+
     texts = [line for _, line in read_lines(Path(shape['input']))]
     fields = {'beams': shape['beams'], 'penalty': 'length', 'alpha': shape['alpha'], 'batch_size': shape['rows']}
     decoding = Decoding(**fields, ratio=1.0, extra=shape['extra'], stop=shape['stop'])
@@ -272,6 +281,16 @@ def timed(call: Callable[[int], None], calls: int) -> dict[str, Any]:
 
 def write_model(shape: dict[str, Any]) -> dict[str, Any]:
     """Writes a Hugging Face folder: of the model in `run`, or of random parameters where a `model` is given."""
+    import jax
+    from flax import nnx
+
+    from efficient_attention.config.head import HeadConfig
+    from efficient_attention.config.model import ModelConfig
+    from efficient_attention.interop.config_fields import TEXT_TO_TEXT
+    from efficient_attention.interop.folder_out import save_pretrained
+    from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+    from efficient_attention.models.encoder_decoder import EncoderDecoder
+
     if 'run' in shape:
         pretrained = open_pretrained(Path(shape['run']))
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.small_folder import MODEL_TYPE, VERSION, is_small, small_fields
+from efficient_attention.interop.small_folder import MODEL_TYPE, VERSION, is_small, read_small_folder
 
 
 def test_a_folder_is_known_by_its_type():
@@ -14,4 +14,4 @@ def test_a_folder_is_known_by_its_type():
 
 def test_a_key_that_is_missing_is_named():
     with pytest.raises(InputError, match='config.json: labels is None; it must be a list'):
-        small_fields(Path('a'), {'model_type': MODEL_TYPE, 'version': VERSION})
+        read_small_folder(Path('a'), {'model_type': MODEL_TYPE, 'version': VERSION})

@@ -1,6 +1,7 @@
 """The command line of the benchmarks, and the processes that they start."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -30,6 +31,16 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
     assert found['tokens_per_second'] == 4096 / 2
     assert found['glibc'] == benchmark.KEEP_MEMORY
     assert (found['shape']['rows'], found['shape']['masked'], found['shape']['steps']) == (8, 77, 7)
+
+
+def test_the_process_that_starts_the_others_loads_no_models():
+    # Its memory would stand in the peaks of its children. The names of arena's cells come from a config, which has JAX.
+    files = [file for file in benchmark.FILES.values() if file != 'arena']
+    imports = ', '.join(f'scripts.benchmarks.{file}' for file in files)
+    said = "print([name for name in ('jax', 'flax', 'optax', 'orbax') if name in sys.modules])"
+    program = f'import sys, scripts.benchmark, {imports}; {said}; import scripts.benchmarks.arena; {said}'
+    found = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, cwd=benchmark.ROOT)
+    assert found.stdout.splitlines() == ['[]', "['jax']"], found.stderr
 
 
 def test_a_failed_child_ends_the_run_with_its_message():

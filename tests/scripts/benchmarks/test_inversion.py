@@ -5,19 +5,17 @@ import sys
 import pytest
 
 from efficient_attention.errors import InputError
-from scripts.benchmarks import inversion as measure_inversion
+from scripts.benchmarks import inversion
 
 pytestmark = pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
 
 
 @pytest.mark.slow
 def test_errors_and_gradients_are_printed_for_each_attention(monkeypatch: pytest.MonkeyPatch, capsys):
-    monkeypatch.setattr(measure_inversion, 'WIDTH', 8)
-    monkeypatch.setattr(measure_inversion, 'ATTENTIONS', {'causal': {'attention': 'causal'}})
-    monkeypatch.setattr(
-        sys, 'argv', ['measure_inversion.py', '--layers', '3', '--gradient_layers', '3', '--length', '8']
-    )
-    measure_inversion.main()
+    monkeypatch.setattr(inversion, 'WIDTH', 8)
+    monkeypatch.setattr(inversion, 'ATTENTIONS', {'causal': {'attention': 'causal'}})
+    monkeypatch.setattr(sys, 'argv', ['inversion.py', '--layers', '3', '--gradient_layers', '3', '--length', '8'])
+    inversion.main()
     titles, exact, _, coarse, _, _, gradients = (line.split() for line in capsys.readouterr().out.splitlines())
     assert titles[-2:] == ['3', 'layers']
     assert exact[:3] == ['causal', 'float32', 'float32'] and coarse[:3] == ['causal', 'float32', 'bfloat16']
@@ -27,6 +25,6 @@ def test_errors_and_gradients_are_printed_for_each_attention(monkeypatch: pytest
 
 
 def test_lengths_that_no_bucket_divides_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, 'argv', ['measure_inversion.py', '--length', '12'])
+    monkeypatch.setattr(sys, 'argv', ['inversion.py', '--length', '12'])
     with pytest.raises(InputError, match='--length a multiple of 8'):
-        measure_inversion.main()
+        inversion.main()

@@ -6,15 +6,15 @@ import pytest
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
-from scripts.benchmarks import sequence as measure_sequence
+from scripts.benchmarks import sequence
 
 pytestmark = pytest.mark.devices
 
 
 def test_each_number_of_devices_has_a_line(monkeypatch: pytest.MonkeyPatch, capsys):
     arguments = ['--length', '64', '--devices', '1,2', '--attention', 'favor(8)']
-    monkeypatch.setattr(sys, 'argv', ['measure_sequence.py', *arguments])
-    measure_sequence.main()
+    monkeypatch.setattr(sys, 'argv', ['sequence.py', *arguments])
+    sequence.main()
     title, _, one, two = capsys.readouterr().out.splitlines()
     assert title.startswith('favor(8), 64 tokens, 2 heads')
     # Four arrays of 64 tokens of two heads of 16 in, and as many out.
@@ -24,8 +24,8 @@ def test_each_number_of_devices_has_a_line(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_a_row_with_memory_has_the_arguments_and_gradients_of_its_keys_and_distances():
     """On each of two devices half of three sides of 64 vectors and two of 80, and the table of distances 0 to 16."""
-    call = measure_sequence.Call(parse_mechanism('causal & window(16)'), length=64, memory=16)
-    arguments, results, temporary = measure_sequence.compiled_sizes(call, measure_sequence.emulated_devices(2))
+    call = sequence.Call(parse_mechanism('causal & window(16)'), length=64, memory=16)
+    arguments, results, temporary = sequence.compiled_sizes(call, sequence.emulated_devices(2))
     expected = ((3 * 64 + 2 * 80) / 2 + 17) * 2 * 16 * 4 / 2**20
     # The program has a few bytes of pointers beside them.
     assert (arguments, results) == pytest.approx((expected, expected), abs=128 / 2**20) and temporary > 0
@@ -42,6 +42,6 @@ def test_a_row_with_memory_has_the_arguments_and_gradients_of_its_keys_and_dista
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: list[str], line: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, 'argv', ['measure_sequence.py', *arguments])
+    monkeypatch.setattr(sys, 'argv', ['sequence.py', *arguments])
     with pytest.raises(InputError, match=line):
-        measure_sequence.main()
+        sequence.main()

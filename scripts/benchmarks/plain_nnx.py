@@ -1,0 +1,71 @@
+"""An encoder as a user would write it in plain Flax NNX; nothing of it is of this project but the letters."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+
+def measure_plain(shape: dict[str, Any], time_of: Callable[[Any], float]) -> dict[str, Any]:
+    """Milliseconds (by `time_of`) and temporary memory of a call, and seconds of its compilation."""
+    encoder = PlainEncoder(shape['model'], nnx.Rngs(0))
+    tokens = np.random.default_rng(0).integers(5, shape['model']['vocab_size'], (shape['rows'], shape['length']))
+    tokens_BL, mask_BL = jnp.asarray(tokens, jnp.int32), jnp.ones(tokens.shape, bool)
+    graph, state = nnx.split(encoder)
+    start = time.perf_counter()
+    program = (
+        jax.jit(lambda state, *inputs: nnx.merge(graph, state)(*inputs)).lower(state, tokens_BL, mask_BL).compile()
+    )
+    compiled = time.perf_counter() - start
+    milliseconds = time_of(lambda: program(state, tokens_BL, mask_BL))
+    memory = program.memory_analysis()
+    return {
+        'name': f'plain Flax NNX {flax.__version__}, jax {jax.__version__}',
+        'milliseconds': milliseconds,
+        'temporary_bytes': memory.temp_size_in_bytes,
+        'program_lines': len(program.as_text().splitlines()),
+        'compile_seconds': compiled,
+    }
+
+
+class PlainLayer(nnx.Module):
+    """Self-attention and a feed-forward layer, each followed by residual sum and normalisation."""
+
+    def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
+        width, inner = model['width'], model['feed_forward_width']
+        self.attention = nnx.MultiHeadAttention(model['heads'], width, decode=False, rngs=rngs)
+        self.attention_norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+        self.up, self.down = nnx.Linear(width, inner, rngs=rngs), nnx.Linear(inner, width, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+
+    def __call__(self, x_BLD: jax.Array, mask_B11M: jax.Array) -> jax.Array:
+        """The layer's output, [B, L, D]."""
+        x_BLD = self.attention_norm(x_BLD + self.attention(x_BLD, mask=mask_B11M))
+        return self.norm(x_BLD + self.down(nnx.gelu(self.up(x_BLD), approximate=False)))
+
+
+class PlainEncoder(nnx.Module):
+    """Embeddings and layers."""
+
+    def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
+        width = model['width']
+        self.token = nnx.Embed(model['vocab_size'], width, rngs=rngs)
+        self.position = nnx.Embed(512, width, rngs=rngs)
+        self.token_type = nnx.Embed(2, width, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+        self.layers = nnx.List([PlainLayer(model, rngs) for _ in range(model['layers'])])
+
+    def __call__(self, tokens_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
+        """Vectors, [B, L, D]."""
+        positions_1L = jnp.arange(tokens_BL.shape[1])[None]
+        x_BLD = self.norm(
+            self.token(tokens_BL) + self.position(positions_1L) + self.token_type(jnp.zeros_like(tokens_BL))
+        )
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, mask_BL[:, None, None, :])
+        return x_BLD
