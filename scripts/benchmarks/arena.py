@@ -192,6 +192,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[], TrainState]]:
     """The training step of a classifier with AdamW, and what makes its first state."""
+    import jax
     from flax import nnx
 
     from efficient_attention.models.fine_tuning import FineTuningModel
