@@ -53,7 +53,7 @@ def test_directions_apart_keep_no_layer_of_a_reversible_stack():
         fields = {'layers': 5, 'cell': 'lstm', 'bidirectional': True, 'dropout_rate': 0.0, 'stack': strategy}
         graph, params = drawn(lambda: DirectionStacks(ModelConfig(**SIZES | fields), rngs=nnx.Rngs(0)), std=0.4)
         places = jnp.zeros_like(SEGMENTS)
-        _, pull = jax.vjp(lambda x: nnx.merge(graph, params)(x, SEGMENTS, places), jnp.zeros((2, 7, 8)))
+        _, pull = jax.vjp(lambda x: nnx.merge(graph, params)(x, Context(SEGMENTS, places)), jnp.zeros((2, 7, 8)))
         return any(leaf.shape[:1] == (5,) and {2, 7} <= set(leaf.shape[1:]) for leaf in jax.tree.leaves(pull))
 
     assert kept('plain') and not kept('reversible')

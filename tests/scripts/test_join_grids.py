@@ -150,7 +150,9 @@ SHOWN = {'arena': ('recall', 'pathfinder'), 'arena_masked': ('pathfinder',), 'ar
 SHOWN |= {'arena_recall': ('recall',)}
 
 
-@pytest.mark.parametrize('name, with_speed', [('arena', True), ('arena_masked', True), ('arena_recall', True), ('arena_h100', False)])
+@pytest.mark.parametrize(
+    'name, with_speed', [('arena', True), ('arena_masked', True), ('arena_recall', True), ('arena_h100', False)]
+)
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
     cells, yardsticks = joined([ROOT / f'docs/{name}.json'])
     cells = cells_of_rows(cells, SHOWN[name])
