@@ -22,7 +22,7 @@ UNTIED = ('tupe', 'tupe_r')  # of `relative`: those with a product of positions 
 BIASES = ('none', 'alibi', 't5')  # of `relative`: those that a sum with any logits makes sense of
 SCORES = ('dot', 'general', 'additive', 'location')
 UNSCALED = ('additive', 'location')  # which 1 / sqrt(K) does not multiply
-# Fields of which each score but 'dot' has no sense, or no form yet, with the values that they must have.
+# Fields that need the score 'dot', with the value that each must have under any other score.
 DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
 ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')

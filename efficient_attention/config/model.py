@@ -539,7 +539,7 @@ def check_keeps_memory(config: ModelConfig) -> None:
 
 
 def check_packing(model: ModelConfig) -> None:
-    """Raises InputError where a text would read other tokens of itself in a packed row than in a row of its own."""
+    """Raises InputError where packing would change which of its own tokens a text reads."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
     if model.cross_mechanism.needs.whole_rows:
@@ -578,7 +578,7 @@ def check_cut_documents(model: ModelConfig) -> None:
 
 
 def goes_by_place(mechanism: Mechanism) -> bool:
-    """Whether a token's place in the row, the row's length or its other texts decide what it reads of its own text."""
+    """Whether what a token reads of its own text depends on its place in the row, the row's length, or other texts."""
     is_pattern = mechanism.form.has_logits  # sums of feature maps, which have none, are kept for each segment
     is_placed = is_pattern and mechanism.needs.positions and not mechanism.reads.by_distance
     is_by_row = mechanism.needs.whole_rows or mechanism.reads.by_other_texts

@@ -1,7 +1,7 @@
 """The teacher of a run: a frozen model, or several, whose outputs join each batch on the devices.
 
 It runs without dropout and without gradient. Its parameters are an argument of its program, and no part of the state.
-The checks at the end say whether it fits the task and the student: what it reads, what it says, what lies inside it.
+The checks at the end say whether it fits the task and the student: its inputs, its outputs, its hidden states.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.task import Task
 
-# The class of each task, by the name in a config. A run loads the module of its own task alone.
+# The class of each task, by the name in a config. A run loads only the module of its own task.
 TASKS = {
     'pretraining': 'efficient_attention.tasks.pretraining.PretrainingTask',
     'language_modelling': 'efficient_attention.tasks.language_modelling.LanguageModellingTask',

@@ -1,6 +1,6 @@
 """What may join the plain training step: frozen parameters, extra arrays of an objective, pruning, running means.
 
-Each is a part of its own, which changes what the model computes with, the loss, or the norm of the gradients.
+Each part may change the arrays that the model computes with, the loss, or the norm of the gradients.
 """
 
 import re

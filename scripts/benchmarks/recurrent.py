@@ -348,7 +348,7 @@ def memory(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def token(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds for a token that a decoder of one layer adds to a text of `length` tokens, from what it keeps of it."""
+    """Seconds that a decoder of one layer takes for the next token after `length` tokens, from its cache."""
     fields = {'layers': 1, 'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'vocab_size': 256}
     fields |= {'norm': 'pre', 'positions': 'none', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}
     fields |= {'cell': shape['cell'], 'attention': 'causal'} if 'cell' in shape else {'attention': shape['attention']}

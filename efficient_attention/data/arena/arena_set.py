@@ -23,7 +23,7 @@ from typing import Any
 from efficient_attention.data.arena.arena_row import ArenaSet, SetOptions
 
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
-# What makes the set of each kind from its options. A run loads the modules of its own kind alone.
+# What makes the set of each kind from its options. A run loads only the module of its own kind.
 GENERATED = {
     'listops': 'listops.listops_set',
     'pathfinder': 'pathfinder.pathfinder_set',

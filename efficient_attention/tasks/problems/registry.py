@@ -7,7 +7,7 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.problems.problem import Problem
 
-# A run loads the module of its own problem alone.
+# A run loads only the module of its own problem.
 PROBLEMS = {
     'classification': 'efficient_attention.tasks.problems.classification.Classification',
     'regression': 'efficient_attention.tasks.problems.regression.Regression',
