@@ -25,7 +25,6 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.errors import InputError
-from efficient_attention.training.parts import parts_of
 from scripts.benchmarks.memory import run_steps
 
 if TYPE_CHECKING:  # the child alone needs them
@@ -198,6 +197,7 @@ def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[
     from efficient_attention.models.fine_tuning import FineTuningModel
     from efficient_attention.objectives.fine_tuning import FineTuning
     from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+    from efficient_attention.training.parts import parts_of
     from efficient_attention.training.state import initial_state
     from efficient_attention.training.step import make_train_step
 
