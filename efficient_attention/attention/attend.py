@@ -24,10 +24,17 @@ from efficient_attention.attention.checks import (
 )
 from efficient_attention.attention.device_mesh import device_mesh
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.padding import keep_padding_out
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import CallOptions, Dropout, Keywords, Numbers, Request, Sides
+from efficient_attention.attention.request import (
+    CallOptions,
+    Dropout,
+    Keywords,
+    Numbers,
+    Request,
+    Sides,
+    keep_padding_out,
+)
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 from efficient_attention.attention.split_tokens.serve import is_split, serve_split
 

@@ -16,9 +16,9 @@ from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms
 from efficient_attention.attention.checks import check_learned
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import refuse
-from efficient_attention.attention.padding import without_padding
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import without_padding
 
 __all__ = [
     'Cache',

@@ -16,9 +16,8 @@ from jaxtyping import Float, Shaped
 from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
 from efficient_attention.attention.mechanism import Mechanism, refuse
-from efficient_attention.attention.padding import keep_queries_out, without_padding
 from efficient_attention.attention.registry import room_of
-from efficient_attention.attention.request import CallOptions, Request, Sides
+from efficient_attention.attention.request import CallOptions, Request, Sides, keep_queries_out, without_padding
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.whole_rows import check_whole_rows, is_one_text
 

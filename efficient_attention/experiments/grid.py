@@ -41,9 +41,9 @@ from efficient_attention.experiments.seeds import check_seeds, share_programs, s
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.objectives.fine_tuning import TERM
 from efficient_attention.training.fill_config import FilledConfig, fill_config
-from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainingStopped
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.agreement import all_find

@@ -99,7 +99,7 @@ class Stack(nnx.Module):
         self.layers: Any = (
             stacked_layers(make, len(set(config.layer_numbers)), rngs) if config.is_stacked else make(rngs=rngs)
         )
-        self.is_separate = False
+        self.is_separate, self.is_stacked = False, config.is_stacked
 
     def lay_out_separately(self) -> None:
         """Gives each layer arrays that are its alone, in place of a share of stacked ones (inference_layout.py)."""
@@ -213,7 +213,7 @@ class Stack(nnx.Module):
         """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
         if self.is_separate:
             return tuple(self.layers)
-        if not self.config.is_stacked:
+        if not self.is_stacked:
             return (self.layers,)
         graph, stacked = nnx.split(self.layers)
         count = len(set(self.config.layer_numbers))
@@ -227,7 +227,7 @@ class Stack(nnx.Module):
         count = len(mechanisms)
         unroll = max(1, min(config.scan_unroll // count, config.layers // count))
         parameters = nnx.state(self.layers)
-        if not config.is_stacked:
+        if not self.is_stacked:
             return Turns(mechanisms, None, parameters, unroll)
         if config.sharing == 'all':  # groups: each layer gets a copy of its group's, their gradients are summed
             numbers = np.asarray(config.layer_numbers)

@@ -117,6 +117,7 @@ class Attention(Projections):
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config, mechanism = config, config.mechanisms[0]
+        self.query_scale = config.query_scale
         self.make_projections(mechanism, has_key=not config.shared_qk, rngs=rngs)
         self.global_projections = GlobalProjections(config, rngs=rngs) if config.global_tokens else None
         self.distances = DistanceTerm(config, rngs=rngs) if config.relative == 'transformer_xl' else None
@@ -247,7 +248,7 @@ class Attention(Projections):
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
         if not has_keys and not mechanism.needs.shared_qk:
             k_BMHK = keys_of_queries(k_BMHK)
-        q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
+        q_BLHK = q_BLHK * self.query_scale if self.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
 
 

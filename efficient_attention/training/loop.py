@@ -14,11 +14,10 @@ from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.stop_signal import Cut
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
-from efficient_attention.training.finite import check_state
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.schedules import make_schedule
-from efficient_attention.training.state import TrainState
+from efficient_attention.training.state import TrainState, check_state
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops

@@ -23,7 +23,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name, path_names
 from efficient_attention.objectives.objective import BESIDE, SCORES
 from efficient_attention.training.adafactor import scale_by_adafactor
-from efficient_attention.training.running_means import with_running_means
+from efficient_attention.training.parts import with_running_means
 from efficient_attention.training.schedules import make_schedule
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
@@ -43,7 +43,7 @@ def make_optimizer(
 
     The scores of pruning are clipped together with the parameters, and have an eps of their own and neither decay nor
     trust ratio. What an objective trains beside the model is never frozen. Running means have a rule of their own
-    (`running_means.py`), which the optimizer applies wherever the parameters it is given have some.
+    (`with_running_means`), which the optimizer applies wherever the parameters it is given have some.
 
     Args:
         config: the update rule and its rates.

@@ -17,10 +17,9 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
-from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.parts import StepPart, check_parts, parts_of
 from efficient_attention.training.run import Run, optimizer_of
-from efficient_attention.training.state import TrainState
+from efficient_attention.training.state import StepArrays, TrainState, is_finite, is_state_finite, place_of_cause
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 # (trained arrays, rows) -> (loss, (sums, what the rows hand on)), gradients

@@ -10,8 +10,7 @@ import jax
 
 from efficient_attention.errors import InputError
 from efficient_attention.objectives.objective import Batch
-from efficient_attention.training.finite import NOWHERE, TrainingStopped, check_state, step_names
-from efficient_attention.training.state import TrainState
+from efficient_attention.training.state import NOWHERE, TrainingStopped, TrainState, check_state, step_names
 
 RUN_AHEAD = 2  # steps handed to the device before the host waits for the oldest of them
 # That the steps behind the one under way may take together, or there are none: a stop waits for them. Between longer

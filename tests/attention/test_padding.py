@@ -13,9 +13,9 @@ import pytest
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
-from efficient_attention.attention.padding import without_padding
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import without_padding
 from tests.attention.cells import drawn_operands, quick
 
 B, L, H, K = 2, 12, 2, 8

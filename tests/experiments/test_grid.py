@@ -25,7 +25,7 @@ from efficient_attention.experiments.grid import (
 from efficient_attention.experiments.grid_configs import check_workdir, noted
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
-from efficient_attention.training.finite import TrainingStopped
+from efficient_attention.training.state import TrainingStopped
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 

@@ -20,19 +20,19 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.processes.watchdog import Watchdog
 from efficient_attention.training import loop
 from efficient_attention.training.early_stop import Patience
-from efficient_attention.training.finite import (
+from efficient_attention.training.guarded_run import GuardedRun
+from efficient_attention.training.loop import Trainer
+from efficient_attention.training.progress import SilentProgress
+from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.state import (
     StateArrays,
     TrainingStopped,
+    TrainState,
     array_names,
     first_not_finite,
     is_finite,
     is_state_finite,
 )
-from efficient_attention.training.guarded_run import GuardedRun
-from efficient_attention.training.loop import Trainer
-from efficient_attention.training.progress import SilentProgress
-from efficient_attention.training.run import Run, build_run
-from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import StepFn, jit_train_step
 from efficient_attention.training.step_queue import Interval
 from tests.training.tiny_run import write_corpus

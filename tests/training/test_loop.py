@@ -24,12 +24,11 @@ from efficient_attention.processes.stopping import Stage, StopWatch
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training import guarded_run
-from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.guarded_run import write_report_at_the_end
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.state import TrainState
+from efficient_attention.training.state import TrainingStopped, TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError

@@ -23,12 +23,10 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.sharding import batch_sharding, make_mesh, path_name
 from efficient_attention.modules.attention import Attention
 from efficient_attention.objectives.objective import Batch, Objective
-from efficient_attention.training.finite import step_names
 from efficient_attention.training.loop import train
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
-from efficient_attention.training.parts import RunningMeans
-from efficient_attention.training.run import build_run
-from efficient_attention.training.running_means import (
+from efficient_attention.training.parts import (
+    RunningMeans,
     has_running_means,
     is_none,
     is_running_mean,
@@ -37,7 +35,8 @@ from efficient_attention.training.running_means import (
     with_running_means,
     without_running_means,
 )
-from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainState, initial_state, step_names
 from efficient_attention.training.step import jit_train_step, make_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.attention import contract_rows

@@ -19,10 +19,9 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.objective import Batch, Objective, Sums, total_loss
 from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.training.finite import step_names
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.parts import Frozen
-from efficient_attention.training.state import initial_state
+from efficient_attention.training.state import initial_state, step_names
 from efficient_attention.training.step import (
     KeyedRows,
     in_micro_batches,

@@ -7,8 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from efficient_attention.training.finite import TrainingStopped
-from efficient_attention.training.state import initial_state
+from efficient_attention.training.state import TrainingStopped, initial_state
 from efficient_attention.training.step_queue import QUEUED_SECONDS, StepQueue
 
 

@@ -93,7 +93,8 @@ class OverPattern(Mechanism):
 
     def for_layer(self, layer: int) -> 'OverPattern':
         """It over its pattern for layer number `layer`, which may draw its tiles anew."""
-        return dataclasses.replace(self, pattern=self.pattern.for_layer(layer))
+        pattern = self.pattern.for_layer(layer)
+        return self if pattern == self.pattern else dataclasses.replace(self, pattern=pattern)
 
 
 def pattern_of(request: Request) -> Pattern:

@@ -1,4 +1,4 @@
-"""The dense backend; on a CPU it loops over batch rows and heads, so that a step's scores stay in the cores' caches.
+"""The dense backend in a loop over batch rows and heads, so that a step's scores stay in the caches of a CPU's cores.
 
 The scores of a whole batch do not fit there: every operation on them then waits for memory. In the loop the mask and
 what is added to the logits become one array for a row, which is cheaper than to compare positions again in each
@@ -20,13 +20,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.devices import cores, device_count, device_forms
+from efficient_attention.attention.devices import cores, device_forms
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.logits import serve as logits
-from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms, serve_dense
+from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms
 from efficient_attention.attention.request import Request, Sides
-from efficient_attention.attention.room import Result
 from efficient_attention.attention.weights import MASKED
 
 
@@ -38,29 +36,6 @@ class Heads(NamedTuple):
     value_gMK: Array
     terms_ghLM: Array | None  # where heads differ
     seeds_gh: Array | None  # uint32, of dropout
-
-
-def serve(request: Request) -> Result:
-    """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
-    if request.additive is not None:
-        return logits.serve(request)
-    return attend_by_rows(request) if is_faster_by_rows(request) else serve_dense(request)
-
-
-def is_faster_by_rows(request: Request) -> bool:
-    """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
-
-    Rows that are spread over devices could not be visited one after another without gathering them. A row that is less
-    than a step is no gain on two cores: there the time goes into handing small operations to them. On one core every
-    length gained.
-    """
-    count = cores()
-    step_bytes = device_forms().dense_step_bytes * count
-    if step_bytes == 0 or device_count() > 1:
-        return False
-    batch, queries, heads, _ = request.query.shape
-    row_bytes = 4 * heads * queries * request.key.shape[1]
-    return batch * row_bytes > step_bytes and (count == 1 or row_bytes >= step_bytes)
 
 
 def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:

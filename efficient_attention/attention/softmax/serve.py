@@ -7,20 +7,46 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.devices import cores
-from efficient_attention.attention.logits.definition import pattern_of
+from efficient_attention.attention.devices import cores, device_count, device_forms
+from efficient_attention.attention.logits import serve as logits
+from efficient_attention.attention.logits.definition import pattern_of, serve_dense
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.room import Result
 from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
 from efficient_attention.attention.softmax.definition import Softmax, kept_pairs
+
+
+def dense_backend(request: Request) -> Result:
+    """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
+    if request.additive is not None:
+        return logits.serve(request)
+    return dense_loop.attend_by_rows(request) if is_faster_by_rows(request) else serve_dense(request)
+
+
+def is_faster_by_rows(request: Request) -> bool:
+    """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
+
+    Rows that are spread over devices could not be visited one after another without gathering them. A row that is less
+    than a step is no gain on two cores: there the time goes into handing small operations to them. On one core every
+    length gained.
+    """
+    count = cores()
+    step_bytes = device_forms().dense_step_bytes * count
+    if step_bytes == 0 or device_count() > 1:
+        return False
+    batch, queries, heads, _ = request.query.shape
+    row_bytes = 4 * heads * queries * request.key.shape[1]
+    return batch * row_bytes > step_bytes and (count == 1 or row_bytes >= step_bytes)
+
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 
 # A backend serves a request or raises NotImplementedError that names what it lacks.
 BACKENDS: dict[str, Backend] = {
-    'dense': dense_loop.serve,
+    'dense': dense_backend,
     'blocked': tiled.serve,
     'jax_nn': jax_nn.serve,
     'cudnn': cudnn.serve,
@@ -75,7 +101,7 @@ def prefers_dense(request: Request) -> bool:
 
 def is_faster_looped(request: Request) -> bool:
     """Whether `dense` loops over this request and the tiles that `blocked` keeps are too many for it to be faster."""
-    if request.query.dtype != jnp.float32 or not dense_loop.is_faster_by_rows(request):
+    if request.query.dtype != jnp.float32 or not is_faster_by_rows(request):
         return False
     (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
     patterns = head_patterns(pattern_of(request), heads)

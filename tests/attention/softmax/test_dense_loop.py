@@ -18,7 +18,7 @@ from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax import dense_loop
+from efficient_attention.attention.softmax import dense_loop, serve
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.serve import BACKENDS
 from efficient_attention.config.head import HeadConfig
@@ -162,7 +162,7 @@ def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, m
 
     params, programs = nnx.to_pure_dict(state), []
     for is_taken in (False, True):
-        monkeypatch.setattr(dense_loop, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
+        monkeypatch.setattr(serve, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
         programs.append(quick(jax.value_and_grad(loss)).lower(params))
     assert programs[0].as_text() != programs[1].as_text()
     results = [program.compile()(params) for program in programs]
@@ -189,7 +189,7 @@ def test_refuses_what_is_no_softmax():
 def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expected: bool):
     x = jnp.zeros(shape)
     with compiled_for('cpu', devices), using_forms(cores=cores):
-        assert dense_loop.is_faster_by_rows(make_request(x, x, x, Softmax())) is expected
+        assert serve.is_faster_by_rows(make_request(x, x, x, Softmax())) is expected
         program = str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, Softmax(), backend='dense'))(x, x, x))
     assert ('scan[' in program) is expected
 
@@ -198,4 +198,4 @@ def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expe
 def test_it_is_taken_on_no_accelerator(platform: str):
     x = jnp.zeros((32, 64, 12, 8))
     with compiled_for(platform, 1), using_forms(cores=1):
-        assert not dense_loop.is_faster_by_rows(make_request(x, x, x, Softmax()))
+        assert not serve.is_faster_by_rows(make_request(x, x, x, Softmax()))

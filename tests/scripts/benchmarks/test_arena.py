@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.running_means import has_running_means, running_means_alone
+from efficient_attention.training.parts import has_running_means, running_means_alone
 from scripts import benchmark as command
 from scripts.benchmarks import arena as benchmark
 from scripts.benchmarks.arena import GENERATED, SIDES, shape_of
