@@ -17,9 +17,10 @@
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
-is a process of its own, so its peak memory is its own. The two sides take turns (A B, B A, ...), so that a slow minute
-of the machine hits both, and get the same setting of the C allocator, which decides a quarter of a step's time on a
-CPU. Measure on an idle machine: two sides that wait for cores do not slow down alike.
+is a process of its own, so its peak memory is its own. The sides (ours, ours under a scan, PyTorch) take turns,
+in reversed order every other round, so that a slow minute of the machine hits all, and get the same setting of the C
+allocator, which decides a quarter of a step's time on a CPU. Measure on an idle machine: sides that wait for cores do
+not slow down alike.
 
 `input`: tokens/s of the input pipeline alone against what that step consumes.
 

@@ -1,1 +1,1 @@
-"""Pure attention functions on arrays: no Flax, no config, no state."""
+"""Attention mechanisms as pure functions on arrays: `attend`, a folder per mechanism, patterns, caches for decoding."""

@@ -33,7 +33,7 @@ from efficient_attention.attention.request import (
     Numbers,
     Request,
     Sides,
-    keep_padding_out,
+    zero_padding,
 )
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 from efficient_attention.attention.split_tokens.serve import is_split, serve_split
@@ -91,7 +91,8 @@ def attend(
     """The attention output, and with `return_lse` also the float32 log-sum-exp of each query's logits.
 
     Args:
-        query: scaled by 1 / sqrt(K) inside, but for LSH, whose keys are unit vectors.
+        query: not yet scaled. Products with keys are multiplied by 1 / sqrt(K) where the mechanism's definition does
+            so, which LSH, linear attention, additive scores and synthesizers without such products do not.
         key: H must be a multiple of its G heads; each serves H / G neighbouring query heads.
         value: like `key`.
         mechanism: what to compute, such as `Softmax(Causal())`.
@@ -155,7 +156,7 @@ def attend_with(
     value: Float[Array, 'B M G K'],
     mechanism: Mechanism,
     options: CallOptions,
-    keep_out: Callable[[Request], Request] = keep_padding_out,
+    keep_out: Callable[[Request], Request] = zero_padding,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for.
 
@@ -274,4 +275,4 @@ def attention_weights(
 
 def weights_with(query: Array, key: Array, mechanism: Mechanism, options: CallOptions) -> Float[Array, 'B H L M']:
     """As `attention_weights`, with its keyword arguments in one object."""
-    return reference.weights(keep_padding_out(make_request(query, key, key, mechanism, options)))[0]
+    return reference.weights(zero_padding(make_request(query, key, key, mechanism, options)))[0]

@@ -52,10 +52,10 @@ def is_gathering() -> bool:
 
 def is_split(letter: str) -> bool:
     """Whether the mesh spreads the axis of activations that has this letter over several devices."""
-    return parts_of(letter) > 1
+    return shard_count(letter) > 1
 
 
-def parts_of(letter: str) -> int:
+def shard_count(letter: str) -> int:
     """Over how many devices the mesh spreads the axis of activations that has this letter; 1 without a mesh."""
     mesh = device_mesh()
     return 1 if mesh is None else math.prod(mesh.shape[name] for name in names_of(letter, mesh, ACTIVATIONS))
@@ -102,7 +102,7 @@ def on_own_rows(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L
     """`function`, which leaves B, H and L as they are, of what each device has of the rows and heads of `x_BHLM`.
 
     Where the compiler has no rule to split an operation, it gathers that of all devices; a loop that ends when no row
-    needs it any more would ask all of them at each turn.
+    needs it any more would synchronise all devices in every iteration.
     """
     mesh = device_mesh()
     if mesh is None:

@@ -1,4 +1,4 @@
-"""The devices that a program is compiled for: their kind and number, and the sizes and forms that follow from the kind.
+"""Kind and number of the devices that a program is compiled for, and the tuning constants of each kind.
 
 They are usually those of this process; who compiles for others, such as a TPU that is not there, says so with
 `compiled_for`. Every size of a step and every form of a loop or product that depends on the kind stands here, and is

@@ -74,8 +74,8 @@ class Reads:
     Args:
         by_distance: query position - key position alone decides who may read whom.
         one_band: a query reads all keys within one run of distances and no others.
-        by_length: the number of keys decides too, so padding at their end does.
-        by_other_texts: the other texts of a row decide too.
+        by_length: the number of keys decides too, so that padding at their end changes what is read.
+        by_other_texts: the other texts packed into a row decide too.
         queries: what a query reads depends on the query.
         keys: what a query reads depends on the keys.
         own_row: queries may read keys of their own row.
@@ -101,7 +101,8 @@ class Draws:
 
     Args:
         always: it draws at every call, so that `attend` asks for a key.
-        in_training: it draws keys where a call gives `rng`, as training does, whose loss then counts these draws.
+        in_training: it samples the keys that queries read where a call gives `rng`, as training does; the loss then has
+            a term for these samples (REINFORCE).
         noise: it adds noise where a call gives `rng`, as training does.
         for_all_heads: heads share one draw that depends on their number, so that a head less changes what others read.
     """
@@ -173,7 +174,7 @@ class Mechanism:
         return length
 
     def within(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
-        """The mechanism over those pairs alone that the pattern allows; raises NotImplementedError without pairs."""
+        """The mechanism over those pairs alone that the pattern allows; raises NotImplementedError for most."""
         raise lack(self.name, 'pattern')
 
     def everywhere(self) -> 'Mechanism':

@@ -1,4 +1,4 @@
-"""One checked attention call, as what computes it receives it."""
+"""A checked attention call: the input of every mechanism's implementation."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ class Dropout(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a request lies that is a block of whole rows, which are split over devices.
+    """Where one device's block lies within the whole rows, which are split over devices (sequence parallel).
 
-    The positions of such a request are those of one block with the same tiles, and known before the program runs;
-    what is added to them here, and where the block begins, follows from the number of the device.
+    The positions of such a request count from the block's start and are known before the program runs; what is added
+    to them here, and where the block begins, follows from the number of the device.
     """
 
     keys: int  # of the whole rows
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """The keyword arguments of `attend`, which explains them, as code inside hands them on."""
+    """The keyword arguments of `attend`, which explains them, in one object for callers inside the package."""
 
     bias: Any = None
     relative: Relative | None = None
@@ -151,16 +151,16 @@ def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L'
     return jnp.where(is_token_BL.reshape(*is_token_BL.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
 
 
-def keep_padding_out(request: Request) -> Request:
+def zero_padding(request: Request) -> Request:
     """The request with zeros in all arrays of queries and keys where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request
     segments_BM = request.segments.key
     key, value = (without_padding(x, segments_BM) for x in (request.key, request.value))
-    return dataclasses.replace(keep_queries_out(request), key=key, value=value)
+    return dataclasses.replace(zero_padded_queries(request), key=key, value=value)
 
 
-def keep_queries_out(request: Request) -> Request:
+def zero_padded_queries(request: Request) -> Request:
     """The request with zeros only in the arrays of queries where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request

@@ -1,4 +1,4 @@
-"""The room of a mechanism, one folder: its definition with its cost, its fast form, and its cache for decoding."""
+"""A room: one mechanism's implementation, in a folder: definition (class, dense weights, cost), fast form, cache."""
 
 import dataclasses
 from collections.abc import Callable
@@ -29,11 +29,11 @@ class Room:
 
     Args:
         kind: its class, of definition.py.
-        weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout (after it where the mechanism
-            drops what is no key), rows summing to 1 or 0 unless its definition says otherwise, and the log-sum-exp
-            [B, H, L] where there is one.
-        serve: serve.py, or definition.py where it is short; output [B, L, H, K] in the query's dtype and log-sum-exp.
-            Whatever the request asks for is honoured, or refused by the line of `mechanism.lack`.
+        weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout (after it where
+            `form.drops_slots` is True), rows summing to 1 or 0 unless its definition says otherwise, and the
+            log-sum-exp [B, H, L] where there is one.
+        serve: the fast form, of serve.py, or of definition.py where it is short; output [B, L, H, K] in the query's
+            dtype and log-sum-exp. Whatever the request asks for is honoured, or refused with `mechanism.lack`.
         multiply_adds: definition.py; of one row of so many positions, heads and width, in matrix products, forward.
         init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. Without it and
             `decode` the mechanism cannot be decoded.
@@ -41,9 +41,8 @@ class Room:
             terms are None unless the mechanism has logits.
         serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
             `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
-        feature_map: of a mechanism, a key (None where nothing is drawn) and a head's width, so that of keys that stay
-            the same for all queries only sums are kept. None, or a function that gives None, where the keys themselves
-            are.
+        feature_map: from a mechanism, a PRNG key (None where nothing is drawn) and a head's width; with the map only
+            sums over the keys of another sequence are cached. None, or a function that gives None, where keys are.
         slots: serve.py; the keys and values, [B, R, G or H, K] each, that stand for all keys of a request, of which
             only keys, values, segments and learned arrays are read. Queries meet them in a plain softmax, so that
             they are all that is read of keys that stay the same for all queries. None where there are no such.

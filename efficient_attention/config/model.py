@@ -2,7 +2,7 @@
 
 All fields of a model stand on one level, so that each has one flat name: on the command line (`--config.model.width`),
 in config.json and in code (`config.width`). Those of one layer are in `LayerConfig`, and the others here. The functions
-below the class check what a run asks of its model: a memory, rows of several texts, recurrent layers, drawn keys.
+below the class check what a run asks of its model: a memory, rows of several texts, recurrent layers, sampled keys.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
-# Fields of attention to the row itself, and fields that cross-attention reads, too: what they must be without it.
+# What a recurrent model must have: the first in any, the second too where its decoder has no cross-attention.
 OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
 OF_ATTENTION: dict[str, Any] = {
     'heads': 2,
@@ -47,7 +47,7 @@ OF_ATTENTION |= {'cross_attention': 'full', 'reinforce_weight': 1.0}
 class ModelConfig(LayerConfig):
     """An encoder, a decoder, or both: their layers, embeddings and output.
 
-    Each group of fields has its checks in a method below, in the same order.
+    Each group of fields has its checks in a method below.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -72,8 +72,7 @@ class ModelConfig(LayerConfig):
 
     # -- A decoder's softmax over words, and its loss --
 
-    # rows of the token table and outputs of an encoder-decoder's decoder, where they are not `vocab_size`, as of the
-    # encoder; 0 = they are
+    # the vocabulary of an encoder-decoder's decoder; 0 = `vocab_size`, the encoder's
     target_vocab_size: int = read_by('text_to_text', default=0)
     # a decoder's logits from the token table, or from a dense layer of their own
     tied_output: bool = read_by(*DECODING, default=True)
@@ -124,8 +123,8 @@ class ModelConfig(LayerConfig):
     decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
-    # tokens before a segment whose layer inputs a decoder keeps and reads again (M); with `cell` 1 = it goes on from
-    # its state
+    # tokens before a segment whose layer inputs a decoder keeps and reads again (M); with `cell` only 0 or 1: 1 =
+    # the recurrent state is carried from segment to segment
     memory_length: int = read_by('language_modelling', default=0)
     attention_seed: int = marked(EXPORTED, default=0)  # of what LSH and FAVOR draw
     # training steps that share one draw; 0 = one draw for the whole run

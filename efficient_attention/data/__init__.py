@@ -1,1 +1,1 @@
-"""From files to batches: sources, tokenizers, and a room for each kind of rows; batching and preparation serve all."""
+"""From files to batches: sources, tokenizers, a folder for each kind of rows; batching and preparation serve all."""

@@ -1,6 +1,6 @@
-"""What a teacher says of each training row, computed once and kept in a file for every run of it on the same rows.
+"""A teacher's logits of all training rows, computed once and kept in a file.
 
-A file belongs to a teacher's numbers and to rows, whose digests are its name. Runs with other seeds, temperatures or
+The file is named by two digests, of the teacher's parameters and of the rows. Runs with other seeds, temperatures or
 students read the same file.
 """
 

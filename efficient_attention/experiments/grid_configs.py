@@ -1,6 +1,6 @@
-"""Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before.
+"""Notes the config of each cell of a grid in its folder, and compares it with its row and with earlier commands.
 
-Rows have an identity, a digest of their content, wherever they lie.
+Data are compared by a digest of their content, wherever they lie.
 """
 
 import json

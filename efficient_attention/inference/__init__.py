@@ -1,1 +1,1 @@
-"""Trained models at work: evaluation, pipelines, searches, generated text, prediction files."""
+"""Trained models at work: evaluation, pipelines, searches, generated text, prediction files, word replacement."""

@@ -1,1 +1,1 @@
-"""Checkpoints in and out: Hugging Face folders, folders of small models, and the tokenizers that travel with them."""
+"""Checkpoints in and out, with their tokenizers; trained models changed: other layers, more positions, smaller."""

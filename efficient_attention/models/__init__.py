@@ -1,1 +1,1 @@
-"""Whole models, each a choice of embeddings, layers, stack and heads."""
+"""Whole models: embeddings, a stack of layers, heads; memory, decoding, named sizes, sharding, FLOPs."""

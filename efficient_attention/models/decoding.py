@@ -1,4 +1,4 @@
-"""A decoder that goes on with a text piece by piece, from caches instead of reading everything again.
+"""Incremental decoding with caches: a decoder that goes on with a text piece by piece.
 
 Logits equal those of the decoder on the whole text: positions are the numbers of a row's tokens, and padding, which may
 stand at the end of any piece, counts for nothing. So rows of unequal lengths go on side by side.
@@ -36,12 +36,12 @@ from efficient_attention.recurrence.recur import State
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
 
-# What is kept of the tokens before: by each sub-layer, or at once of a decoder that reads its source apart from them.
+# What is kept of the tokens before: by each sub-layer, or by a `SourceReader` outside the layers.
 Kept = SubLayerKept | source_reader.Kept
 
 
 class DecodeState(NamedTuple):
-    """What is kept of the tokens read so far: caches of each layer's attentions, and their number a row, int32 [B]."""
+    """Caches of each layer's attentions, and the number of tokens read so far in each row, int32 [B]."""
 
     caches: tuple[Kept, ...]
     length_B: Array
@@ -64,7 +64,7 @@ class CachedDecoder:
     """A decoder's parameters, a layer at a time, and what its caches are for; made inside the program that uses it.
 
     Args:
-        decoder: with any strategy of its stack.
+        decoder: its stack is plain or reversible, its layers are separate or shared.
         max_length: most tokens of a row, the prompt's included; the memory of caches grows with it only where the
             attention may read that far back.
 
@@ -123,10 +123,10 @@ class CachedDecoder:
     def tapped(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, Taps]:
-        """As a call, and what all layers computed on the way; keys are those of the new tokens alone.
+        """Like `__call__`, and also what all layers computed on the way; keys are only those of the new tokens.
 
         Raises:
-            InputError: the decoder reads its source apart from its layers.
+            InputError: the decoder reads its source outside its layers (`SourceReader`).
         """
         check_taps(self.decoder)
         logits_BnV, state, each = self.step(state, tokens_Bn, segments_Bn)
@@ -135,7 +135,7 @@ class CachedDecoder:
     def step(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, list[LayerTap]]:
-        """As a call, and the tap of each layer, which costs nothing where it is not used."""
+        """Like `__call__`, and also the tap of each layer, which costs nothing where it is not used."""
         segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
         # Padding may reach beyond the tables of positions, and a weight of 0 would not undo the NaN that stands there.

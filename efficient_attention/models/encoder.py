@@ -86,7 +86,7 @@ class Encoder(nnx.Module):
     def with_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
-        """As a call, and the states of recurrent layers after the last token, or of the backward ones the first."""
+        """Like `__call__`, and also the recurrent states after the last token (backward layers: after the first)."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         assert isinstance(self.stack, Stack)  # an encoder-decoder's has no directions apart
         x_BLD, states = self.stack.with_states(x_BLD, context)
@@ -100,7 +100,7 @@ class Encoder(nnx.Module):
         return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
-        """As a call, and what all layers computed on the way."""
+        """Like `__call__`, and also what all layers computed on the way."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), taps
@@ -108,7 +108,7 @@ class Encoder(nnx.Module):
     def with_inside(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, Inside]:
-        """As a call, and what a student and its teacher are compared by.
+        """Like `__call__`, and also what a student and its teacher are compared by.
 
         Its states are the vectors of the embeddings and of each of the N layers, [N + 1, B, L, D], normed as the last
         one's are. A reversible stack keeps what it would otherwise recover.
@@ -139,7 +139,7 @@ def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: A
 
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
-    """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
+    """The PRNG key of random mechanisms in a training step, from (seed, step) only; None where none draws."""
     if not any(mechanism.draws.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)

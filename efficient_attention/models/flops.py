@@ -12,11 +12,11 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions`
     positions.
 
-    Each layer's attention counts what its mechanism computes on the blocked backend (`attention.cost`): a `Softmax` the
-    pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR its features. What patterns draw at random
-    for each layer differs little in number, so the first layer's draw counts for all. A recurrent layer counts its
-    products with the input and, where that is a matrix, with the state. Norms, activations, embedding look-ups and
-    tokens that data mark as global are left out.
+    Each layer's attention counts what its mechanism computes on the blocked backend (`multiply_adds` of
+    attention/registry.py): a `Softmax` the pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR
+    its features. Random patterns differ little in number from layer to layer, so the first layer's counts for all. A
+    recurrent layer counts its products with the input and, where that is a matrix, with the state. Norms, activations,
+    embedding look-ups and tokens that data mark as global are left out.
     """
     inner = config.heads * config.head_width
     wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import is_split, parts_of, spread
+from efficient_attention.attention.device_mesh import is_split, shard_count, spread
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.taps import Inside
@@ -100,7 +100,7 @@ def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> Encod
 
 def in_equal_shares(batch: dict[str, Array]) -> dict[str, Array]:
     """The batch with predictions of weight 0 added to each row, until the devices that share it divide their number."""
-    missing = -batch['masked_positions'].shape[1] % parts_of('L')
+    missing = -batch['masked_positions'].shape[1] % shard_count('L')
     if not missing:
         return batch
     return batch | {name: jnp.pad(batch[name], ((0, 0), (0, missing))) for name in PREDICTIONS if name in batch}

@@ -56,9 +56,9 @@ BeforeLayer = AttentionMemory | tuple[State, ...] | None
 
 
 class Turns(NamedTuple):
-    """The layers of one step of the scan: their mechanisms repeat with the steps, a layer's place in one is its turn.
+    """One step of the scan runs as many layers as there are mechanisms; a layer's place in the step is its turn.
 
-    One of the two kinds of parameters is None.
+    Exactly one of `separate` and `shared` is None.
 
     Args:
         mechanisms: of each turn.

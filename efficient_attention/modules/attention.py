@@ -44,7 +44,7 @@ class AttentionOperands(NamedTuple):
     learned: dict[str, Array] | None = None  # by name
 
     def beside(self, options: CallOptions) -> CallOptions:
-        """The options of `attend` with what stands here beside queries and keys."""
+        """The options with this call's relative term, additive vector, centres and learned arrays."""
         return dataclasses.replace(
             options,
             relative=self.relative,

@@ -1,4 +1,4 @@
-"""A layer's inputs beside its vectors: segments, positions, keys, terms of the logits, memory, another sequence."""
+"""A layer's inputs besides its hidden states: segments, positions, PRNG keys, terms of the logits, memory, a source."""
 
 import dataclasses
 from typing import Any, NamedTuple, TypedDict
@@ -22,7 +22,7 @@ class Biases(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What all layers of a stack read alike and get gradients of; the fields of this name of `Context`."""
+    """Differentiable inputs that all layers of a stack share; `Context` has fields of the same names."""
 
     bias: Any = None
     distance_biases: Biases | None = None
@@ -99,7 +99,7 @@ class Context(NamedTuple):
         memory: what this layer read before: keys and values come from it and then from the input; rotary positions
             then count from its first token. Of a recurrent layer its states, one for each direction.
         other: another sequence, which a cross-attention reads.
-        state_rng: of dropout of the state, where `rng` is that of one position alone.
+        state_rng: PRNG key of dropout of the state, where `rng` is specific to one position.
         product_BLX: the product of a recurrent sub-layer's input, where it does not come from the input alone.
     """
 
@@ -117,7 +117,7 @@ class Context(NamedTuple):
     product_BLX: Array | None = None
 
     def of_layer(self, number: int | Array, memory: AttentionMemory | tuple[State, ...] | None = None) -> 'Context':
-        """The same for layer `number` of a stack, with its keys and its memory."""
+        """The same for layer `number` of a stack: with its memory, and the number folded into the PRNG keys."""
         rngs = (fold(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
         rng, mechanism_rng, state_rng = rngs
         return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)

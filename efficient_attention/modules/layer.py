@@ -55,7 +55,8 @@ class SubLayer:
     Args:
         name: of its module in the layer, which parameters have in their paths.
         keys_from: an attention's sources of keys and values, in the order in which they are joined; () = no attention.
-        dropout: folded into the layer's key for dropout on the sub-layer's output; no two uses in a layer share one.
+        dropout: the number that is folded into the layer's PRNG key for dropout of the sub-layer's output; no two uses
+            in a layer share one.
         inner_dropout: likewise for dropout on an attention's weights, a recurrent state, or the feed-forward layer's
             activations.
         is_recurrent: whether it reads its input position by position, with a state.
@@ -188,9 +189,10 @@ class Layer(nnx.Module):
 
         Args:
             streams: the inputs of the new tokens.
-            context: their segments, and their positions in the text; its keys of dropout are not read.
+            context: their segments, and their positions in the text; its PRNG keys of dropout are not read.
             spec: what the cache of self-attention was made for.
-            before: of the tokens before, what each sub-layer with a `cache` keeps, in their order; others may follow.
+            before: the cached values of the tokens before, one per sub-layer with a `cache`; this layer takes its
+                own, and those of later layers may follow.
         """
         context = context._replace(rng=None, state_rng=None, product_BLX=None)
         after: list[Kept] = []
@@ -223,11 +225,11 @@ class Layer(nnx.Module):
     def remembered(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[tuple[Array, Array | None], Told]:
-        """What the memory gets of a segment with this input, and what the layer tells of it.
+        """What the memory keeps of a segment, and the layer's auxiliary losses.
 
-        These are the input, and what the tokens are compressed to that leave the memory for it, [B, L / c, D]; None
-        where they are forgotten. A learned compressor is told about by 'reconstruction', see `reconstruction_error`,
-        whose gradient reaches it and nothing else.
+        The memory keeps the layer's input, and the slots [B, L / c, D] to which the tokens that leave it are
+        compressed; None where they are forgotten. A learned compressor is trained by 'reconstruction', see
+        `reconstruction_error`, whose gradient reaches it and nothing else.
         """
         memory = context.memory
         if not isinstance(memory, CompressedLayerMemory):

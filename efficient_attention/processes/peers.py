@@ -1,4 +1,4 @@
-"""What a process of a run knows of the others: whether they live, and whether they are about to do the same.
+"""What a process of a run knows of the others: whether they live, and whether they run the same code and config.
 
 Every process says each second that it lives, and process 0 tells all others who has died, hangs or has failed. Each
 then ends with one line that names that process, instead of waiting for it, or with the stack dump of a collective.

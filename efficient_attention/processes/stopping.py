@@ -4,7 +4,7 @@ A handler of Python's runs in the main thread, between two of its instructions. 
 what it raises is lost where a library catches everything, or in a callback of the garbage collector, in which Python
 prints an exception and goes on (JAX has such a callback). So a thread of its own learns of each signal through a pipe.
 It has the exception raised again where it was lost, and ends the process where the main thread does not end in time.
-That is no worse for files than SIGKILL: each gets its name, or counts, once it is complete.
+As after SIGKILL, no half-written file is left under its final name, and an unfinished checkpoint is ignored.
 
 This file needs Python alone, so that an entry point can begin with it.
 """

@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 class LearnedCell(NamedTuple):
-    """A cell with the arrays that `cell.operands` names, for the widths D and U that `registry.cell_of` was given."""
+    """A cell with the arrays that `cell.operands` names, for the widths D and U that `cells.cell_of` was given."""
 
     cell: Cell
     operands: dict[str, Array]

@@ -1,4 +1,4 @@
-"""What stands around a run's training: the claim of its workdir, its lock, peers, watchdog, notes and report."""
+"""What guards a run: claims and locks its workdir, compares processes, restores, starts a watchdog, writes a report."""
 
 import contextlib
 import dataclasses
@@ -57,7 +57,7 @@ class GuardedRun:
     state: TrainState  # of the newest checkpoint, or a new one
     evaluations: list[dict[str, Any]]  # until then
     patience: Patience  # after these
-    interval: Interval  # the steps until then of which no line of the log tells
+    interval: Interval  # metrics summed since the last line of the log
     checkpoints: Checkpoints
     record: dict[str, Any]  # what all its checkpoints hold
     log: MetricsLog
@@ -76,8 +76,8 @@ def guarded_run(
 ) -> Iterator[GuardedRun]:
     """Gives the run with its state restored or drawn; at its end writes the report and frees the workdir.
 
-    Within it a watchdog ends the process if the run makes no progress, a stop signal is heard from `stop.expect` on,
-    and other processes are told of an error.
+    Within it a watchdog ends the process if the run makes no progress, a stop signal makes the run save and stop
+    once `stop.expect` was called, and other processes are told of an error.
 
     Args:
         config: complete.

@@ -41,8 +41,8 @@ def train(
     Raises:
         InputError: bad config, data or workdir.
         TrainingStopped: too many steps in a row were not finite, or the state is not.
-        SaveError: the newest checkpoint was not saved, which is said at once and raised at the end, or at once
-            where `checkpoint.when_save_fails` is 'stop'.
+        SaveError: the newest checkpoint could not be saved. It is printed at once and raised at the end, or raised at
+            once where `checkpoint.when_save_fails` is 'stop'.
         RunStopped: a stop signal (SIGINT, SIGTERM) ended it after the step it was in, with a checkpoint, or in an
             evaluation. The same call goes on from there.
     """
@@ -160,7 +160,7 @@ class Trainer:
         return self.config.has_held_out and is_due
 
     def make_up_for_evaluation(self, step: int, state: TrainState) -> None:
-        """Evaluates the state of `step`, from which the run goes on, if a stop cut that or the run is complete."""
+        """Before the first step: the evaluation of the restored state, if it is missing or the run is complete."""
         is_due = self.config.has_held_out and step > 0 and step % self.config.eval.every_steps == 0
         if is_due and step not in [line['step'] for line in self.evaluations]:
             self.note_evaluation(step, self.evaluate(step, state))
@@ -169,7 +169,7 @@ class Trainer:
             self.evaluate(step, state)
 
     def evaluate_or_stop(self, step: int, state: TrainState) -> dict[str, float] | None:
-        """Evaluates, and counts that; None if a stop signal cuts it, for which the next start makes up."""
+        """Evaluates and counts that; None if a stop signal interrupts it, and the next start then repeats it."""
 
         def save() -> int:
             self.save(step, state)

@@ -1,8 +1,8 @@
 """From gradients to updates: AdamW and LAMB with details of the published code, Adafactor (`adafactor.py`), Adadelta.
 
     BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
-    ADADELTA: v = b2 v + (1 - b2) g^2,  u = g sqrt(x + eps) / sqrt(v + eps) + decay * w,  w -= rate * u, where x is the
-            same mean of u^2 (Zeiler 2012, arXiv 1212.5701; optax's)
+    ADADELTA: v = b2 v + (1 - b2) g^2,  d = g sqrt(x + eps) / sqrt(v + eps),  u = d + decay * w,  w -= rate * u, where x
+            is the same mean of d^2, up to the step before (Zeiler 2012, arXiv 1212.5701; optax's)
     LAMB:   the same u, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962, alg. 2)
 
 Two details differ from most libraries and matter when published runs are to be repeated: BERT and ALBERT do not divide
@@ -56,7 +56,7 @@ def make_optimizer(
     """
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
-    # What stays as it is does not count in the norm of what moves.
+    # Frozen parameters are left out of the norm that clipping reads.
     hold = scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity()
     parts = [
         hold,

@@ -27,10 +27,10 @@ class StepPart:
     """The base class of a part of a training step: by default each method adds nothing to the plain step."""
 
     def begin(self, state: TrainState, key: Array) -> Any:
-        """Returns what is chosen once per step, for all micro-batches and without gradient; `inside` gets it."""
+        """Returns what is chosen once per step, for all micro-batches and without gradient; `transform` gets it."""
         del state, key
 
-    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+    def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
         """Returns what the model computes with, and the objective, from all trained arrays; differentiable."""
         del choice
         return trained, objective
@@ -51,7 +51,7 @@ class Frozen(StepPart):
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
 
-    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+    def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
         """Returns the arrays, without a gradient where frozen; extra arrays and scores never are."""
         del choice
 
@@ -67,7 +67,7 @@ class Frozen(StepPart):
 class ExtraArrays(StepPart):
     """Arrays that an objective trains besides the model, such as maps between the widths of student and teacher."""
 
-    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+    def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
         """Returns the arrays without the extra ones, and the objective with them."""
         del choice
         return without(trained, BESIDE), objective.with_beside(trained[BESIDE])
@@ -83,7 +83,7 @@ class Pruning(StepPart):
         """Returns the mask of each group of kernels, or what its gates draw."""
         return self.pruner.choice(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
-    def inside(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
+    def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
         """Returns the masked parameters without their scores, and the objective as it is."""
         return self.pruner.masked(without(trained, SCORES), trained.get(SCORES), choice), objective
 
@@ -97,7 +97,7 @@ class Pruning(StepPart):
 
 
 class RunningMeans(StepPart):
-    """Parameters that no loss moves (`with_running_means`): what comes as their gradients are statistics."""
+    """Parameters that follow batch statistics (`with_running_means`), which arrive in the places of their gradients."""
 
     def split(self, gradients: Any) -> tuple[Any, Any]:
         """Returns the gradients of all other parameters, and the statistics of the running means."""
@@ -160,7 +160,7 @@ def is_running_mean(path: tuple[Any, ...]) -> bool:
 def with_running_means(
     rule: optax.GradientTransformation, hold: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """`rule` for all parameters but running means, of which its state holds nothing either, and theirs for these.
+    """Wraps `rule`: running means get the update below, all other parameters get `rule`, whose state is of those only.
 
     A running mean is a point on the unit sphere that follows the mean of the vectors that belong to it,
 
@@ -175,7 +175,7 @@ def with_running_means(
 
     Args:
         rule: from gradients to updates.
-        hold: without a state; it gives zeros for the gradients of parameters that stay as they are.
+        hold: without a state; it zeroes the gradients of frozen parameters.
     """
 
     def init(params: optax.Params) -> optax.OptState:

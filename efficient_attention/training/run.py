@@ -1,4 +1,4 @@
-"""The parts that training makes of a config: task, mesh, model graph, the sharded shape of the state, evaluation."""
+"""A run built from its config: task, mesh, model graph, the sharded shape of the state, evaluation."""
 
 import dataclasses
 import functools

@@ -1,7 +1,7 @@
 """Everything that a training step reads and changes, and which array of it is not finite.
 
-A training step asks of its state only whether all is finite, one truth value; which array is not is looked for when
-something is wrong, as naming it in every program would make each of them compile a sixth longer.
+Each step computes one boolean, whether all of its state is finite. Which array is not is looked for only when something
+is wrong, as naming it in every program would make each of them compile a sixth longer.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ class TrainingStopped(RunError):
 
 
 class StepArrays(NamedTuple):
-    """What may spoil a step whose state is finite, in the order in which one spoils the next."""
+    """What a skipped step is searched for values that are not finite, in the order in which they spread."""
 
     batch: Any
     carry: Any  # from the step before

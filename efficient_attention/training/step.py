@@ -27,7 +27,7 @@ GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], 
 
 
 def jit_train_step(run: Run) -> StepFn:
-    """The run's training step as a program; it takes its state's memory over."""
+    """The run's jitted training step; it donates its state."""
     optimizer = optimizer_of(run.config)
     parts = parts_of(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
@@ -45,11 +45,13 @@ def make_train_step(
 ) -> StepFn:
     """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
 
-    Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
-    step whose loss, gradient or carry is not finite, or what a part checks, changes nothing but the counters, and hands
-    nothing on to the next.
-    'cause' is then the place of the first array among `StepArrays` that is not, -1 where there is none; 'is_spoiled'
-    tells whether the next state holds a value that is not finite.
+    Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far),
+    'skipped_in_row' (since the last good step), and those of the parts.
+
+    A step is skipped if its loss, its gradient norm, its carry, or what a part splits from the gradients is not finite:
+    parameters and optimizer state stay, the counters advance, and the next step gets a carry of zeros. 'cause' is then
+    the place in `step_names` of the first array that is not finite, -1 where there is none; 'is_spoiled' tells whether
+    the next state holds a value that is not finite.
 
     Args:
         graph: of the model.
@@ -70,7 +72,7 @@ def make_train_step(
         def loss_of(trained: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
             params, bound = trained, objective
             for part, choice in zip(parts, begun, strict=True):
-                params, bound = part.inside(params, bound, choice)
+                params, bound = part.transform(params, bound, choice)
             sums, carry = bound.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
             return total_loss(sums, weights, objective.factor), (sums, carry)
 

@@ -58,5 +58,5 @@ def test_a_part_changes_only_what_it_overrides():
     objective: Any = object()
     state = state_of(PLAIN)
     choice = part.begin(state, state.key)
-    assert choice is None and part.inside(PLAIN, objective, choice) == (PLAIN, objective)
+    assert choice is None and part.transform(PLAIN, objective, choice) == (PLAIN, objective)
     assert part.add_loss(state, loss, PLAIN) == (loss, PLAIN, {}) and part.split(PLAIN) == (PLAIN, None)

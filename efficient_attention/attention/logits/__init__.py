@@ -1,1 +1,1 @@
-"""What mechanisms share that weigh keys by logits: their definition, a dense form in bounded memory, their cache."""
+"""Shared by softmax, sparsemax, entmax and hard: dense weights, a dense form in bounded memory, a cache."""

@@ -1,6 +1,6 @@
 """Softmax attention over patterns, and every way to execute it; its definition and cache are those of logits/.
 
-Two names of serve.py are for others: `attend` and configs read its `BACKENDS`, and what makes a bias asks
+Two names of serve.py are for others: attend.py imports its `BACKENDS`, models/position_bias.py its
 `may_hold_all_pairs`.
 """
 

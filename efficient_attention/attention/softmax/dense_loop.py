@@ -5,7 +5,8 @@ what is added to the logits become one array for a row, which is cheaper than to
 operation, and an inner loop computes some heads at a time. The backward pass computes a step's weights again, so no
 scores outlive their step.
 
-Axes: G key heads, g of them in a step, h query heads of a key head, L queries, M keys, K head width.
+Axes: G key heads, g of them in a step, h query heads of a key head (in masks and terms before the steps: all
+query heads, or 1 for all), L queries, M keys, K head width.
 """
 
 import dataclasses

@@ -1,1 +1,1 @@
-"""Attention over rows that are split across the devices of the mesh axis `sequence`."""
+"""Sequence parallel: attention over rows whose tokens are split over the devices of the mesh axis `sequence`."""
