@@ -9,6 +9,7 @@ against known names; nothing is evaluated.
 
 import ast
 import dataclasses
+import difflib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -190,8 +191,10 @@ def _known(name: str, text: str) -> Callable[..., Pattern]:
             f'{", with " if needs else ""}{needs}'
         )
     if name not in PATTERNS:
-        known = ', '.join(sorted((*PATTERNS, *MECHANISMS)))
-        raise InputError(f'attention {text!r}: unknown name {name!r}; known: {known}')
+        known = sorted((*PATTERNS, *MECHANISMS))
+        close = difflib.get_close_matches(name, known, n=1)
+        advice = f'did you mean {close[0]}? ' if close else ''
+        raise InputError(f'attention {text!r}: unknown name {name!r}; {advice}known: {", ".join(known)}')
     return PATTERNS[name]
 
 

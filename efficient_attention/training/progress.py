@@ -55,6 +55,23 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
         yield LineProgress(total_steps, start_step=start_step, stream=stream)
 
 
+class Speed:
+    """Seconds per step since this process began, without its first step, which compiles."""
+
+    def __init__(self, start_step: int, seconds: float) -> None:
+        self._begun = self._start = (start_step, seconds)
+
+    def note(self, step: int, seconds: float) -> None:
+        """Tells the time at which a step was made; only that of the first counts."""
+        if self._begun == self._start and step > self._start[0]:
+            self._begun = (step, seconds)
+
+    def seconds_per_step(self, step: int, seconds: float) -> float:
+        """The mean up to this step and time; with the first step where there is no other."""
+        first, begun = self._begun if step > self._begun[0] else self._start
+        return (seconds - begun) / max(step - first, 1)
+
+
 class LineProgress:
     """One line for each report: 'step 100/1000  loss 2.5000  tokens/s 12,345  ...  0:01:30 left'."""
 
@@ -62,19 +79,17 @@ class LineProgress:
         self, total_steps: int, *, start_step: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total_steps = total_steps
-        self._start_step = start_step
         self._stream = stream
         self._clock = clock
-        self._start = clock()
+        self._speed = Speed(start_step, clock())
 
     def advance(self, step: int) -> None:
         """Shows nothing: a line for every step is too many."""
-        del step
+        self._speed.note(step, self._clock())
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes a line with the metrics that are known and the time that the rest will take at the speed so far."""
-        seconds_a_step = (self._clock() - self._start) / max(step - self._start_step, 1)
-        remaining = duration(seconds_a_step * (self._total_steps - step))
+        remaining = duration(self._speed.seconds_per_step(step, self._clock()) * (self._total_steps - step))
         self.say('  '.join([f'step {step}/{self._total_steps}', *describe(metrics), f'{remaining} left']))
 
     def say(self, text: str) -> None:
@@ -130,13 +145,14 @@ class _Remaining(ProgressColumn):
 
     def __init__(self, start_step: int) -> None:
         super().__init__(table_column=Column(no_wrap=True))
-        self._start_step = start_step
+        self._start_step, self._speed = start_step, Speed(start_step, 0.0)
 
     def render(self, task: Task) -> Text:
-        done = task.completed - self._start_step
-        if not done or task.elapsed is None or task.remaining is None:
+        if task.completed <= self._start_step or task.elapsed is None or task.remaining is None:
             return Text('-:--:-- left', style='dim')
-        return Text(f'{duration(task.elapsed / done * task.remaining)} left', style='dim')
+        step = int(task.completed)
+        self._speed.note(step, task.elapsed)
+        return Text(f'{duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim')
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:

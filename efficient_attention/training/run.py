@@ -102,7 +102,11 @@ class Run:
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
     def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
-        """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        """The global batch of this process's rows, as evaluations lay theirs out (inference/evaluate.py).
+
+        Raises:
+            InputError: an id is not of the vocabulary.
+        """
         return self.evaluation.on_devices(batch)
 
 

@@ -104,8 +104,8 @@ def test_a_number_with_a_point_is_read_as_it_is_printed(number: float):
 
 
 BAD = {
-    'windw(3)': f"unknown name 'windw'; known: {', '.join(sorted((*PATTERNS, *MECHANISMS)))}",
-    'causal & windw(3)': "unknown name 'windw'; known: ",
+    'windw(3)': f"unknown name 'windw'; did you mean window? known: {', '.join(sorted((*PATTERNS, *MECHANISMS)))}",
+    'causal & windw(3)': "unknown name 'windw'; did you mean window? known: ",
     'causal &': "attention 'causal &' cannot be read: something is missing at its end",
     '': "attention is ''; it must be a text such as",
     'causal(': "attention 'causal(': missing ) for the ( at column 7",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from efficient_attention.config import layer
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.mesh import MeshConfig, check_sequence
 from efficient_attention.config.model import ModelConfig, check_memory
@@ -27,6 +28,11 @@ from efficient_attention.errors import InputError
 def test_bad_fields_are_named(fields: dict, message: str):
     with pytest.raises(InputError, match=message):
         LayerConfig(**fields)
+
+
+def test_a_field_of_a_sub_layer_is_refused_without_it():
+    names = {field.name for field in dataclasses.fields(LayerConfig) if field.name.startswith('feed_forward_')}
+    assert names == {'feed_forward_width', *layer.OF_FEED_FORWARD}
 
 
 def test_texts_of_mechanisms_are_parsed_once_and_are_no_fields():

@@ -72,7 +72,7 @@ def test_the_gallery_shows_every_name(call, tmp_path: Path):
 @pytest.mark.parametrize(
     'arguments, line',
     [
-        (['windw(3)'], "attention 'windw(3)': unknown name 'windw'; known: bigbird, block"),
+        (['windw(3)'], "attention 'windw(3)': unknown name 'windw'; did you mean window? known: bigbird, block"),
         (['causal', '--length', '0'], '--length is 0; it must be at least 1'),
         (['causal', '--tile', '-1'], '--tile is -1; it must be at least 1'),
         (

@@ -44,6 +44,15 @@ def test_lines_carry_the_time_left_at_the_speed_since_this_process_began():
     assert stream.getvalue() == 'step 600/1000  loss 2.5000  0:01:20 left\nheld-out loss 3\n'
 
 
+def test_the_first_step_which_compiles_is_left_out_of_the_speed():
+    now, stream = [0.0], io.StringIO()
+    progress = LineProgress(100, start_step=0, stream=stream, clock=lambda: now[0])
+    for step, now[0] in ((1, 30.0), (2, 31.0), (50, 79.0)):
+        progress.advance(step)
+    progress.report(50, {})
+    assert stream.getvalue() == 'step 50/100  0:00:50 left\n'
+
+
 def test_without_a_terminal_there_are_lines():
     stream = io.StringIO()
     with show_progress(10, stream=stream) as progress:
