@@ -51,7 +51,7 @@ LONGEST = (
 MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
 # Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`.
-ON_ONE_DEVICE = ('inference', 'interop', 'scripts', 'tasks')
+ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'scripts', 'tasks', 'training')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')

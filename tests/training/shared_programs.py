@@ -5,12 +5,15 @@ in a process of their own, with programs of their own, are those of tests/script
 tests/processes/test_hosts.py.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
 
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
 
@@ -24,17 +27,23 @@ class Programs:
 
     def once(self, kind: str, run: Run, make: Any) -> Any:
         """What `make` gives for the first run of this config."""
-        key = kind, repr(run.config), str(run.fingerprint), run.mesh, run.graph
+        key = kind, repr(compiled_fields(run.config)), str(run.fingerprint), run.mesh, run.graph
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
     def run_of(self, *arguments: Any, **options: Any) -> Run:
-        """As `build_run`; its first state and its evaluation are compiled with those of the runs before."""
+        """As `build_run`; its first state, its teacher and its evaluation are compiled with those of the runs before."""
         run = self.build_run(*arguments, **options)
         evaluation_step = run.evaluation.step
+        shared = {'drawn_state': lambda: self.once('state', run, lambda: jitted_state(run))()}
+        if run.pruner is not None:
+            shared |= {name: self.once(name, run, lambda name=name: getattr(run, name)) for name in OF_PRUNING}
+        for name, value in shared.items():
+            object.__setattr__(run, name, value)
         object.__setattr__(run.evaluation, 'step', lambda: self.once('evaluation', run, evaluation_step))
-        object.__setattr__(run, 'drawn_state', lambda: self.once('state', run, lambda: jitted_state(run))())
+        if run.teacher is not None:
+            object.__setattr__(run.teacher, 'program', self.once('teacher', run, lambda: run.teacher.program))
         return run
 
     def train_step(self, run: Run) -> Any:
@@ -42,9 +51,19 @@ class Programs:
         return self.once('step', run, lambda: self.jit_train_step(run))
 
 
+OF_PRUNING = ('evaluated', 'weights_kept')
+
+
+def compiled_fields(config: RunConfig) -> RunConfig:
+    """The config without what no program reads: when a run is saved, logged, evaluated and given up."""
+    train = dataclasses.replace(config.train, log_every_steps=1, max_skipped_in_row=1)
+    evaluation = dataclasses.replace(config.eval, every_steps=1)
+    return dataclasses.replace(config, train=train, eval=evaluation, checkpoint=CheckpointConfig())
+
+
 def jitted_state(run: Run) -> Any:
     """The program of `Run.drawn_state`."""
-    return jax.jit(lambda: make_state(run.task, run.config, run.objective), out_shardings=run.shardings)
+    return jax.jit(lambda: make_state(run.task, run.config, run.objective, run.pruner), out_shardings=run.shardings)
 
 
 @pytest.fixture(scope='module')

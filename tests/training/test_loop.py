@@ -41,6 +41,7 @@ from tests.training.tiny_run import tiny_config
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
     pytest.mark.usefixtures('shared_programs'),
+    pytest.mark.devices,
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
