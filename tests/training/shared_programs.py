@@ -1,5 +1,7 @@
 """One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
 
+A chart of the same lines is drawn once, too.
+
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
 in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
 tests/processes/test_hosts.py.
@@ -16,6 +18,8 @@ from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
+from efficient_attention.workdir import report
+from efficient_attention.workdir.report_charts import line_chart
 
 
 class Programs:
@@ -27,7 +31,7 @@ class Programs:
 
     def once(self, kind: str, run: Run, make: Any) -> Any:
         """What `make` gives for the first run of this config."""
-        key = kind, repr(compiled_fields(run.config)), str(run.fingerprint), run.mesh, run.graph
+        key = kind, repr(compiled_fields(run.config, kind)), str(run.fingerprint), run.mesh, run.graph
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
@@ -54,11 +58,16 @@ class Programs:
 OF_PRUNING = ('evaluated', 'weights_kept')
 
 
-def compiled_fields(config: RunConfig) -> RunConfig:
-    """The config without what no program reads: when a run is saved, logged, evaluated and given up."""
+def compiled_fields(config: RunConfig, kind: str) -> RunConfig:
+    """The config without what the program does not read: when a run is saved, logged, evaluated and given up.
+
+    The seed is read by the program of the first state alone, and the learning rate by that of the step.
+    """
     train = dataclasses.replace(config.train, log_every_steps=1, max_skipped_in_row=1)
-    evaluation = dataclasses.replace(config.eval, every_steps=1)
-    return dataclasses.replace(config, train=train, eval=evaluation, checkpoint=CheckpointConfig())
+    train = train if kind == 'state' else dataclasses.replace(train, seed=0)
+    optimizer = config.optimizer if kind == 'step' else dataclasses.replace(config.optimizer, learning_rate=1.0)
+    groups = {'train': train, 'optimizer': optimizer, 'eval': dataclasses.replace(config.eval, every_steps=1)}
+    return dataclasses.replace(config, **groups, checkpoint=CheckpointConfig())
 
 
 def jitted_state(run: Run) -> Any:
@@ -69,8 +78,16 @@ def jitted_state(run: Run) -> Any:
 @pytest.fixture(scope='module')
 def shared_programs() -> Iterator[None]:
     """While the tests of a file run, the train loop takes each config's programs from its first run."""
-    programs = Programs()
+    programs, charts = Programs(), {}
+
+    def chart_of(*of: Any) -> str:
+        key = repr(of)
+        if key not in charts:
+            charts[key] = line_chart(*of)
+        return charts[key]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded_run, 'build_run', programs.run_of)
         patch.setattr(loop, 'jit_train_step', programs.train_step)
+        patch.setattr(report, 'line_chart', chart_of)
         yield
