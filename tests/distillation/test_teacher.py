@@ -30,10 +30,12 @@ from efficient_attention.workdir.metrics import read_metrics
 from tests.distillation.tiny_teacher import write_teacher
 from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
-from tests.training.tiny_fine_tuning import WORDS, tiny_config
 from tests.training.test_pruned_step import assert_same_moments, first_step, on_a_mesh_and_in_parts
+from tests.training.tiny_fine_tuning import WORDS, tiny_config
 from tests.training.tiny_run import fresh_workdir
 from tests.training.tiny_run import tiny_config as masked_lm_config
+
+pytestmark = pytest.mark.usefixtures('shared_programs')
 
 INSIDE = {'hidden': 1.0, 'embeddings': 0.5, 'attention': 0.1, 'attention_relations': 0.2, 'value_relations': 0.3}
 EVERY = {f'distill.{name}': value for name, value in INSIDE.items()} | {'distill.temperature': 2.0}
@@ -130,7 +132,7 @@ def test_a_step_that_prunes_too_is_the_same_on_any_mesh_and_in_parts(tmp_path: P
 
 
 @pytest.fixture(scope='module')
-def unbroken(tmp_path_factory: pytest.TempPathFactory, teacher: Path, shared_programs: None) -> Path:  # noqa: ARG001
+def unbroken(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> Path:
     folder = tmp_path_factory.mktemp('unbroken')
     with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
         train(config_of(folder, teacher, **EVERY, **{'checkpoint.keep': 2}), folder / 'run')

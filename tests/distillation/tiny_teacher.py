@@ -32,8 +32,9 @@ def write_teacher(
     head = HeadConfig(kind='sequence', outputs=len(labels)) if labels else HeadConfig()
 
     def make() -> nnx.Module:
-        rngs = nnx.Rngs(0)
-        return FineTuningModel(model, head, rngs=rngs) if labels else PretrainingModel(model, has_pairs=False, rngs=rngs)
+        if labels:
+            return FineTuningModel(model, head, rngs=nnx.Rngs(0))
+        return PretrainingModel(model, has_pairs=False, rngs=nnx.Rngs(0))
 
     params = random_params(make, seed, model.init_std)
     problem = 'classification' if labels else 'fill_mask'

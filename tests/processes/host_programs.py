@@ -1,8 +1,8 @@
 """Programs that take the place of train.py in the processes of a run (test_hosts.py)."""
 
 # train.py of two processes which fine-tune before that, and evaluate what they have tuned, as eval.py does. The second
-# is sent SIGTERM before its fifth step of pretraining. The way to JAX's service is slow: a main thread that waits for it
-# with the interpreter lock in hand would wait for ever. Each writes down the tokens of its rows, a line each step.
+# is sent SIGTERM before its fifth step of pretraining. The way to JAX's service is slow: a main thread that waits for
+# it with the interpreter lock in hand would wait for ever. Each writes down the tokens of its rows, a line each step.
 STOPPED = """
     import json, os, signal, sys, time
     import jax

@@ -37,7 +37,7 @@ class Programs:
         return self.made[key]
 
     def run_of(self, *arguments: Any, **options: Any) -> Run:
-        """As `build_run`; its first state, its teacher and its evaluation are compiled with those of the runs before."""
+        """As `build_run`; first state, teacher and evaluation are compiled with those of the runs before."""
         run = self.build_run(*arguments, **options)
         evaluation_step = run.evaluation.step
         shared = {'drawn_state': lambda: self.once('state', run, lambda: jitted_state(run))()}

@@ -21,7 +21,6 @@ from efficient_attention.training.step import jit_train_step
 from tests.tolerances import assert_close
 from tests.training.tiny_fine_tuning import tiny_config
 
-
 DEVICES = jax.devices()  # all eight: within a test of this folder JAX names one
 
 
