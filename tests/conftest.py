@@ -36,7 +36,7 @@ import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
 from efficient_attention.processes import stopping  # noqa: E402
-from tests.one_device import see_one_device  # noqa: E402
+from tests.one_device import see_devices, see_one_device  # noqa: E402
 
 stopping.catch_stop_signals = lambda **_: None  # a script that a test runs in this process leaves pytest its handlers
 
@@ -50,8 +50,9 @@ LONGEST = (
 )
 MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
-# Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`.
-ON_ONE_DEVICE = ('inference', 'interop', 'scripts', 'tasks')
+# Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`, or
+# `devices(4)` where so many do.
+ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'scripts', 'tasks', 'training')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -124,10 +125,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(autouse=True, scope='module')
 def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """While the tests of a file of these folders run, JAX names one device."""
+    """While the tests of a file of these folders run, JAX names one device, or as many as the file's mark says."""
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    mark = request.node.get_closest_marker('devices')
     with pytest.MonkeyPatch.context() as patch:
-        if folder in ON_ONE_DEVICE and not request.node.get_closest_marker('devices'):
+        if mark and mark.args:
+            see_devices(patch, *mark.args)
+        elif folder in ON_ONE_DEVICE and not mark:
             see_one_device(patch)
         yield
 

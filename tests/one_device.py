@@ -1,4 +1,4 @@
-"""One of the eight emulated devices alone: programs that are not split over devices compile in less time."""
+"""A few of the eight emulated devices alone: programs that are split over fewer devices take less time."""
 
 import functools
 from collections.abc import Callable
@@ -9,11 +9,16 @@ import pytest
 
 def see_one_device(patch: pytest.MonkeyPatch) -> None:
     """While the patch holds, JAX names its first device only."""
+    see_devices(patch, 1)
+
+
+def see_devices(patch: pytest.MonkeyPatch, count: int) -> None:
+    """While the patch holds, JAX names its first devices only."""
     for name in ('devices', 'local_devices'):
-        patch.setattr(jax, name, functools.partial(_first, getattr(jax, name)))
+        patch.setattr(jax, name, functools.partial(_first, count, getattr(jax, name)))
     for name in ('device_count', 'local_device_count'):
-        patch.setattr(jax, name, lambda *_: 1)
+        patch.setattr(jax, name, lambda *_: count)
 
 
-def _first(devices: Callable[..., list[jax.Device]], *of: str) -> list[jax.Device]:
-    return devices(*of)[:1]
+def _first(count: int, devices: Callable[..., list[jax.Device]], *of: str) -> list[jax.Device]:
+    return devices(*of)[:count]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,10 +21,11 @@ from tests.distillation.test_teacher import config_of, saved
 from tests.distillation.tiny_teacher import write_teacher
 from tests.tasks.test_one_step import fine_tuning
 from tests.tolerances import assert_close
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_fine_tuning import ROWS
 from tests.training.tiny_run import drawn_workdir
 
-LONG = {'train.steps': 20}  # 8 rows each: all of them once
+LONG = {'train.steps': 20, 'examples.buckets': (8, 16)}  # 8 rows each: all of them once
 
 
 @pytest.fixture(scope='module')
@@ -34,15 +34,25 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_of(folder: Path, teacher: Path, **fields: Any) -> Run:
-    return build_run(config_of(folder, teacher, **(LONG | fields)), jax.devices()[:1])
+    return build_run(config_of(folder, teacher, **(LONG | fields)))
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> Run:
+    return run_of(tmp_path_factory.mktemp('kept'), teacher)
+
+
+def files_of(run: Run) -> set[Path]:
+    """The files of kept logits in the run's cache."""
+    return set(Path(run.config.distill.cache, 'teachers').iterdir())
 
 
 def kept_of(run: Run, *arguments: Any) -> KeptLogits | None:
     return keep_logits(run.teacher, run.task, run.evaluation, *arguments)
 
 
-def test_kept_logits_are_those_that_the_teacher_says_in_a_step(tmp_path: Path, teacher: Path):
-    run, lines = run_of(tmp_path, teacher), []
+def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
+    lines: list[str] = []
     kept = kept_of(run, lines.append)
     assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
     assert len(lines) == 1 and lines[0].startswith('the teacher reads 160 training rows once')
@@ -52,10 +62,11 @@ def test_kept_logits_are_those_that_the_teacher_says_in_a_step(tmp_path: Path, t
         np.testing.assert_array_equal(run.on_devices(added)['teacher_logits'], added['teacher_logits'])
 
 
-def test_a_second_run_reads_the_file_of_the_first(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch):
-    first = kept_of(run_of(tmp_path, teacher))
+def test_a_second_run_reads_the_file_of_the_first(run: Run, teacher: Path, monkeypatch: pytest.MonkeyPatch):
+    first = kept_of(run)
     monkeypatch.setattr(kept_logits, 'compute', lambda *_: pytest.fail('it is computed anew'))
-    second = kept_of(run_of(tmp_path, teacher, **{'train.seed': 5, 'distill.temperature': 3.0}))
+    folder = Path(run.config.distill.cache)
+    second = kept_of(run_of(folder, teacher, **{'train.seed': 5, 'distill.temperature': 3.0}))
     assert first is not None and second is not None
     np.testing.assert_array_equal(first.logits, second.logits)
 
@@ -71,13 +82,12 @@ def test_processes_that_share_a_folder_write_the_file_once(
     assert path.is_file() == is_written
 
 
-def test_another_teacher_and_other_rows_have_files_of_their_own(tmp_path: Path, teacher: Path):
-    kept_of(run_of(tmp_path, teacher))
-    kept_of(run_of(tmp_path, write_teacher(tmp_path / 'other', seed=9)))
-    kept_of(
-        run_of(tmp_path, teacher, **{'data.length': 12, 'examples.overlong': 'truncate', 'examples.buckets': (12,)})
-    )
-    assert len(list((tmp_path / 'teachers').iterdir())) == 3
+def test_another_teacher_and_other_rows_have_files_of_their_own(tmp_path: Path, run: Run, teacher: Path):
+    kept_of(run)
+    before, folder = files_of(run), Path(run.config.distill.cache)
+    kept_of(run_of(folder, write_teacher(tmp_path / 'other', seed=9), **{'examples.buckets': (16,)}))
+    kept_of(run_of(folder, teacher, **{'data.length': 12, 'examples.overlong': 'truncate', 'examples.buckets': (12,)}))
+    assert len(before) == 1 and len(files_of(run)) == 3
 
 
 def test_rows_with_other_global_tokens_are_other_rows():
@@ -97,13 +107,15 @@ def test_they_are_not_kept_where_they_are_not_wanted_or_not_all_read(
     assert not is_kept(run.teacher, run.task) and kept_of(run) is None
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, teacher: Path):
-    run = run_of(tmp_path, teacher)
-    kept_of(run)
-    [file] = (tmp_path / 'teachers').iterdir()
+def test_a_file_that_cannot_be_read_is_named(run: Run):
+    kept = kept_of(run)
+    assert kept is not None
+    file = Path(kept.logits.filename)
+    file.unlink()  # what is mapped stays
     file.write_bytes(b'no numbers')
     with pytest.raises(InputError, match=rf'{file} cannot be read .*; remove it'):
         kept_of(run)
+    file.unlink()
 
 
 @pytest.mark.parametrize('problem', ['question_answering', 'token_classification'])
@@ -113,17 +125,17 @@ def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, probl
     examples = dataclasses.replace(config.examples, buckets=(16, 24, 32, 40, 48, 56, 64))
     config = dataclasses.replace(config, examples=examples, train=dataclasses.replace(config.train, batch_size=2))
     other = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=5))
-    teacher = drawn_workdir(build_run(other, jax.devices()[:1]), tmp_path / 'drawn')
+    teacher = drawn_workdir(build_run(other), tmp_path / 'drawn')
     distill = DistillConfig(teacher=str(teacher), cache=str(tmp_path))
     steps = dataclasses.replace(config.train, steps=40)
-    run = build_run(dataclasses.replace(config, distill=distill, train=steps), jax.devices()[:1])
+    run = build_run(dataclasses.replace(config, distill=distill, train=steps))
     kept = kept_of(run)
     assert kept is not None and isinstance(run.task, FineTuningTask)
     for batch in run.task.training_batches(0, 12, 0, 1):
         added, live = kept.add(batch), np.asarray(run.on_devices(batch)['teacher_logits'])
         is_row = batch['index'] >= 0
         is_read = (batch['segments'][is_row] > 0)[..., None] | (problem == 'question_answering')
-        assert_close(jnp.where(is_read, added['teacher_logits'][is_row], 0), jnp.where(is_read, live[is_row], 0))
+        assert_close(np.where(is_read, added['teacher_logits'][is_row], 0), np.where(is_read, live[is_row], 0))
     assert kept.logits.shape[1] == 64 > max(len(feature['tokens']) for feature in run.task.encoded.train)
     for feature, logits in zip(run.task.encoded.train, kept.logits, strict=True):
         behind = logits[len(feature['tokens']) :]
@@ -131,6 +143,7 @@ def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, probl
 
 
 @pytest.mark.lenient_promotion
+@pytest.mark.usefixtures('shared_programs')
 def test_a_run_with_kept_logits_and_rounding_that_goes_on_is_the_unbroken_one(tmp_path: Path, teacher: Path):
     fields = {'train.steps': 24, 'checkpoint.every_steps': 12, 'eval.every_steps': 24, 'checkpoint.keep': 2}
     fields |= {'model.quantization': 'int8'}

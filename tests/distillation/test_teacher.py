@@ -10,31 +10,37 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.distillation.teacher import open_teacher
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.sharding import make_mesh
+from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
-from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.distillation.tiny_teacher import write_teacher
 from tests.tolerances import assert_close
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
+from tests.training.test_pruned_step import assert_same_moments, first_step, on_a_mesh_and_in_parts
 from tests.training.tiny_fine_tuning import WORDS, tiny_config
 from tests.training.tiny_run import fresh_workdir
 from tests.training.tiny_run import tiny_config as masked_lm_config
 
+pytestmark = pytest.mark.usefixtures('shared_programs')
+
 INSIDE = {'hidden': 1.0, 'embeddings': 0.5, 'attention': 0.1, 'attention_relations': 0.2, 'value_relations': 0.3}
 EVERY = {f'distill.{name}': value for name, value in INSIDE.items()} | {'distill.temperature': 2.0}
 FEW = {'train.steps': 4, 'checkpoint.every_steps': 2, 'eval.every_steps': 4, 'optimizer.warmup_steps': 0}
+FEW |= {'examples.buckets': (16,)}  # one shape, so one program
 
 
 @pytest.fixture(scope='module')
@@ -50,78 +56,79 @@ def batch_of(run: Run) -> dict[str, Any]:
     return run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
 
 
-def test_what_the_teacher_says_has_our_order_of_labels_and_no_dropout(tmp_path: Path, teacher: Path):
-    run = build_run(config_of(tmp_path, teacher), jax.devices()[:1])
+@pytest.fixture(scope='module')
+def taught(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> tuple[Run, dict[str, Any]]:
+    """A run with the teacher, and its first batch."""
+    run = build_run(config_of(tmp_path_factory.mktemp('taught'), teacher))
+    return run, batch_of(run)
+
+
+def logits_of(model: FineTuningModel, batch: dict[str, Any]) -> jax.Array:
+    """What a model says of the rows of a batch, without dropout."""
+    graph, state = nnx.split(model)
+    rows = {name: array for name, array in batch.items() if not name.startswith('teacher')}
+    return jax.jit(lambda state, rows: nnx.merge(graph, state).outputs(rows)['logits'])(state, rows)
+
+
+def test_what_the_teacher_says_has_our_order_of_labels_and_no_dropout(
+    tmp_path: Path, teacher: Path, taught: tuple[Run, dict[str, Any]]
+):
+    run, batch = taught
     assert run.config.examples.labels == ('bad', 'good')
-    batch = batch_of(run)
     opened = open_pretrained(teacher)
-    model = FineTuningModel(opened.model, opened.head, rngs=nnx.Rngs(0))
+    model = nnx.eval_shape(lambda: FineTuningModel(opened.model, opened.head, rngs=nnx.Rngs(0)))
     nnx.update(model, opened.params())
-    logits = model.outputs({name: array for name, array in batch.items() if not name.startswith('teacher')})['logits']
-    assert_close(batch['teacher_logits'], logits[:, ::-1])
-    assert run.parameter_count() == build_run(tiny_config(tmp_path, **FEW), jax.devices()[:1]).parameter_count()
+    assert_close(batch['teacher_logits'], logits_of(model, batch)[:, ::-1])
+    assert run.parameter_count() == build_run(tiny_config(tmp_path, **FEW)).parameter_count()
 
 
-def test_a_teacher_of_codes_says_what_its_folder_does(tmp_path: Path, teacher: Path):
+def test_a_teacher_of_codes_says_what_its_folder_does(
+    tmp_path: Path, teacher: Path, taught: tuple[Run, dict[str, Any]]
+):
     save_small(tmp_path / 'int8', quantize(open_pretrained(teacher), 'int8_weights'))
     opened = open_pretrained(tmp_path / 'int8')
     model = pretrained_module(lambda rngs: FineTuningModel(opened.model, opened.head, rngs=rngs), opened)
-    batch = batch_of(build_run(config_of(tmp_path, tmp_path / 'int8'), jax.devices()[:1]))
-    logits = model.outputs({name: array for name, array in batch.items() if not name.startswith('teacher')})['logits']
-    assert_close(batch['teacher_logits'], logits[:, ::-1])
-    exact = batch_of(build_run(config_of(tmp_path, teacher), jax.devices()[:1]))['teacher_logits']
-    assert np.abs(exact - batch['teacher_logits']).max() > 1e-4
+    batch = batch_of(build_run(config_of(tmp_path, tmp_path / 'int8')))
+    assert_close(batch['teacher_logits'], logits_of(model, batch)[:, ::-1])
+    exact = np.asarray(taught[1]['teacher_logits'])
+    assert np.abs(exact - np.asarray(batch['teacher_logits'])).max() > 1e-4
 
 
 @pytest.mark.lenient_promotion
-def test_a_teacher_computes_in_the_type_of_its_student(tmp_path: Path, teacher: Path):
-    said = {}
-    for dtype in ('float32', 'bfloat16'):
-        run = build_run(config_of(tmp_path, teacher, **{'model.dtype': dtype}), jax.devices()[:1])
-        said[dtype] = batch_of(run)['teacher_logits']
-    assert said['bfloat16'].dtype == said['float32'].dtype
-    assert 0 < np.abs(said['bfloat16'] - said['float32']).max() < 0.2
+def test_a_teacher_computes_in_the_type_of_its_student(
+    tmp_path: Path, teacher: Path, taught: tuple[Run, dict[str, Any]]
+):
+    exact = taught[1]['teacher_logits']
+    said = batch_of(build_run(config_of(tmp_path, teacher, **{'model.dtype': 'bfloat16'})))['teacher_logits']
+    assert said.dtype == exact.dtype
+    assert 0 < np.abs(np.asarray(said) - np.asarray(exact)).max() < 0.2
 
 
-def test_an_ensemble_says_the_mean_of_its_logits(tmp_path: Path, teacher: Path):
+def test_an_ensemble_says_the_mean_of_its_logits(tmp_path: Path, teacher: Path, taught: tuple[Run, dict[str, Any]]):
     second = write_teacher(tmp_path / 'second', seed=8, labels=('bad', 'good'), layers=1)
-    said = []
-    for name in (teacher, second, f'{teacher}, {second}'):
-        said.append(batch_of(build_run(config_of(tmp_path, name), jax.devices()[:1]))['teacher_logits'])
+    said = [np.asarray(taught[1]['teacher_logits'])]
+    for name in (second, f'{teacher}, {second}'):
+        said.append(np.asarray(batch_of(build_run(config_of(tmp_path, name)))['teacher_logits']))
     assert_close(said[2], (said[0] + said[1]) / 2)
 
 
-def one_step(config: RunConfig, devices: int) -> tuple[TrainState, dict[str, Any]]:
-    run = build_run(config, jax.devices()[:devices])
-    return jax.device_get(jit_train_step(run)(run.drawn_state(), batch_of(run)))
-
-
 @pytest.mark.lenient_promotion
-def test_a_step_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, teacher: Path):
-    """Penalties are means over the whole batch, so nothing is counted once a part."""
-    config = config_of(tmp_path, teacher, **EVERY, **{'train.batch_size': 16})
-    alone, metrics = one_step(config, 1)
+def test_a_step_that_prunes_too_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, teacher: Path):
+    """Penalties are means over the whole batch, so nothing is counted once a part; scores and maps learn."""
+    pruned = {'prune.method': 'movement', 'prune.keep': 0.5, 'prune.begin': 0.0, 'prune.end': 0.0}
+    config = config_of(tmp_path, teacher, **EVERY, **pruned, **{'train.batch_size': 16})
+    start, alone, metrics = first_step(config)
     assert {f'{name}_loss' for name in (*INSIDE, 'soft', 'fine_tuning')} <= set(metrics)
+    assert metrics['soft_loss'] > 0 and set(alone.scores) == {'encoder'}
     total = metrics['fine_tuning_loss'] + metrics['soft_loss']
     total += sum(factor * metrics[f'{name}_loss'] for name, factor in INSIDE.items())
     np.testing.assert_allclose(metrics['loss'], total, rtol=1e-5)
-    meshed = dataclasses.replace(config, mesh=MeshConfig(fsdp=2, tensor=2))
-    parted = dataclasses.replace(config, train=dataclasses.replace(config.train, micro_batches=2))
-    for other in (one_step(meshed, 8), one_step(parted, 1)):
-        assert_close(other[1]['loss'], metrics['loss'])
-        assert_close(other[1]['gradient_norm'], metrics['gradient_norm'])
-        assert set(other[0].beside) == {'hidden', 'embeddings'}
-    assert not np.array_equal(
-        alone.beside['hidden']['kernel'], build_run(config).drawn_state().beside['hidden']['kernel']
-    )
-
-
-@pytest.mark.lenient_promotion
-def test_a_pruned_model_learns_from_a_teacher_too(tmp_path: Path, teacher: Path):
-    fields = {'prune.method': 'movement', 'prune.keep': 0.5, 'prune.begin': 0.0, 'prune.end': 0.5}
-    state, metrics = one_step(config_of(tmp_path, teacher, **fields), 1)
-    assert metrics['soft_loss'] > 0 and jax.tree.leaves(state.scores)
-    np.testing.assert_allclose(metrics['loss'], metrics['fine_tuning_loss'] + metrics['soft_loss'], rtol=1e-5)
+    _, state, others = on_a_mesh_and_in_parts(config, start)
+    assert_close(others['loss'], metrics['loss'])
+    assert_close(others['gradient_norm'], metrics['gradient_norm'])
+    assert set(state.beside) == {'hidden', 'embeddings'}
+    assert_same_moments(state, alone)
+    assert not np.array_equal(alone.beside['hidden']['kernel'], start.beside['hidden']['kernel'])
 
 
 @pytest.fixture(scope='module')
@@ -177,14 +184,14 @@ def test_another_teacher_is_refused_on_resume(unbroken: Path, tmp_path: Path):
             train(config_of(unbroken, other, **EVERY, **fields), unbroken / 'run')
 
 
-@pytest.mark.parametrize('fields', [{'labels': ('bad', 'good')}, {'activation': 'relu'}, {'heads': 4}], ids=str)
-def test_equal_numbers_that_mean_something_else_are_another_teacher(tmp_path: Path, fields: dict[str, Any]):
-    digests = []
-    for number, made in enumerate(({}, fields)):
-        run = build_run(config_of(tmp_path, write_teacher(tmp_path / str(number), **made)), jax.devices()[:1])
-        assert run.teacher is not None
-        digests.append(run.teacher.digest)
-    assert digests[0] != digests[1]
+def test_equal_numbers_that_mean_something_else_are_another_teacher(tmp_path: Path):
+    digests = set()
+    for number, made in enumerate(({}, {'labels': ('bad', 'good')}, {'activation': 'relu'}, {'heads': 4})):
+        config = config_of(tmp_path, write_teacher(tmp_path / str(number), **made))
+        teacher = open_teacher(config, make_task(config), make_mesh(config.mesh))
+        assert teacher is not None
+        digests.add(teacher.digest)
+    assert len(digests) == 4
 
 
 def test_the_state_that_is_saved_has_no_teacher(unbroken: Path):
@@ -262,5 +269,5 @@ def test_a_teacher_that_does_not_fit_is_refused_before_a_corpus_is_prepared(
 def test_an_encoder_alone_serves_where_its_layers_alone_are_learned_from(tmp_path: Path):
     folder = write_teacher(tmp_path / 'teacher', labels=())
     fields = {'distill.soft': 0.0, 'distill.labels': 0.0, 'distill.hidden': 1.0, 'checkpoint.best_metric': 'loss'}
-    run = build_run(config_of(tmp_path, folder, **fields), jax.devices()[:1])
+    run = build_run(config_of(tmp_path, folder, **fields))
     assert set(batch_of(run)) & {'teacher_logits', 'teacher_hidden'} == {'teacher_hidden'}

@@ -25,6 +25,7 @@ from tests.distillation.tiny_teacher import write_teacher
 from tests.tolerances import assert_close
 from tests.training.tiny_run import tiny_config as masked_lm_config
 
+DEVICES = jax.devices()  # all eight: within a test of this folder JAX names one
 GLOBAL = {'attention': 'window(4) | global_tokens(1)', 'global_tokens': 1}
 OF_STUDENT = {f'model.{name}': value for name, value in GLOBAL.items()}
 OF_SENTENCES = {'head.sentence_layers': 1, 'head.pooling': 'mean', 'examples.sentences': 3}
@@ -34,7 +35,7 @@ INSIDE_ALONE = {'distill.soft': 0.0, 'distill.hidden': 1.0}
 
 def assert_refused(config: RunConfig, message: str) -> None:
     with pytest.raises(InputError, match=message) as found:
-        build_run(config, jax.devices()[:1])
+        build_run(config)
     assert '\n' not in str(found.value)
 
 
@@ -100,7 +101,7 @@ def test_a_head_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr('efficient_attention.tasks.fine_tuning.check_head', lambda *_: None)
     assert_refused(towers, "head.kind is 'sequence'; that of the student is 'towers'")
     alone = dataclasses.replace(towers, distill=dataclasses.replace(towers.distill, soft=0.0, hidden=1.0))
-    assert build_run(alone, jax.devices()[:1]).teacher is not None  # whose head nothing reads
+    assert build_run(alone).teacher is not None  # whose head nothing reads
     assert_refused(
         config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES),
         'head.sentence_layers must be set in both models or in neither',
@@ -112,7 +113,7 @@ def test_attention_that_cannot_be_split(tmp_path: Path):
         tmp_path, write_teacher(tmp_path / 'teacher', attention='nystrom(4)', attention_dropout_rate=0.0), **PLAIN
     )
     with pytest.raises(InputError, match=r"distill.teacher .*: mesh.sequence is 2; model.attention 'nystrom\(4\)'"):
-        build_run(dataclasses.replace(config, mesh=MeshConfig(sequence=2)))
+        build_run(dataclasses.replace(config, mesh=MeshConfig(sequence=2)), DEVICES)
 
 
 def test_masked_models(tmp_path: Path):
@@ -136,7 +137,7 @@ def test_a_teacher_without_global_tokens_reads_rows_that_mark_some(tmp_path: Pat
     teacher = write_teacher(tmp_path / 'teacher')
     said = []
     for fields in ({}, OF_STUDENT):
-        batch = batch_of(build_run(config_of(tmp_path, teacher, **fields), jax.devices()[:1]))
+        batch = batch_of(build_run(config_of(tmp_path, teacher, **fields)))
         said.append(batch['teacher_logits'])
     assert batch['is_global'].any()
     assert_close(said[0], said[1])
@@ -145,7 +146,7 @@ def test_a_teacher_without_global_tokens_reads_rows_that_mark_some(tmp_path: Pat
 def test_last_vectors_and_embeddings_need_no_map_of_layers(tmp_path: Path):
     teacher = write_teacher(tmp_path / 'teacher', layers=3)  # of which the student's 2 are no part
     fields = {'distill.cosine': 1.0, 'distill.embeddings': 1.0, 'model.layers': 2}
-    run = build_run(config_of(tmp_path, teacher, **fields), jax.devices()[:1])
+    run = build_run(config_of(tmp_path, teacher, **fields))
     assert run.teacher is not None and run.teacher.layers == {}
     assert {'teacher_cosine', 'teacher_embeddings'} <= set(batch_of(run))
 

@@ -1,12 +1,13 @@
 """Programs that take the place of train.py in the processes of a run (test_hosts.py)."""
 
-# train.py of two processes which fine-tune before that. The second is sent SIGTERM before its fifth step of
-# pretraining. The way to JAX's service is slow: a main thread that waits for it with the interpreter lock in hand would
-# wait for ever. Each writes down the tokens of its rows, a line each step.
+# train.py of two processes which fine-tune before that, and evaluate what they have tuned, as eval.py does. The second
+# is sent SIGTERM before its fifth step of pretraining. The way to JAX's service is slow: a main thread that waits for
+# it with the interpreter lock in hand would wait for ever. Each writes down the tokens of its rows, a line each step.
 STOPPED = """
     import json, os, signal, sys, time
     import jax
     import train as entry
+    from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.processes import relay
     from efficient_attention.training import loop
     from efficient_attention.commands.command_line import run_command
@@ -34,7 +35,9 @@ STOPPED = """
         return next_batch_noted(trainer, batches)
 
     def train_both(config, workdir, **opened):
-        train(fill_config(json.loads(os.environ['FINE_TUNING'])).config, workdir.with_name('two_tuned'))
+        tuned = workdir.with_name('two_tuned')
+        train(fill_config(json.loads(os.environ['FINE_TUNING'])).config, tuned)
+        print(f'metrics of process {jax.process_index()}:', json.dumps(evaluate_workdir(tuned)), flush=True)
         if jax.process_index() == 1:
             loop.Trainer.next_batch = next_batch_or_stop
         train(config, workdir, **opened)
@@ -58,30 +61,11 @@ SIGNALLED = """
     def next_batch_or_signal(trainer, batches):
         taken.append(trainer)
         if len(taken) == int(os.environ['TURN']) and str(jax.process_index()) in os.environ['VICTIMS'].split(','):
+            trainer.checkpoints.wait()  # for what is being saved
             os.kill(os.getpid(), int(os.environ['SIGNAL']))
         time.sleep(0.3 if len(taken) >= int(os.environ['TURN']) else 0.0)
         return next_batch(trainer, batches)
 
     loop.Trainer.next_batch = next_batch_or_signal
-    run_command(entry.main)
-"""
-
-
-# train.py that evaluates afterwards, as eval.py does.
-EVALUATED = """
-    import json
-    import jax
-    import train as entry
-    from efficient_attention.training import loop
-    from efficient_attention.commands.command_line import run_command
-    from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-
-    train = loop.train
-
-    def train_and_evaluate(config, workdir, **opened):
-        train(config, workdir, **opened)
-        print(f'metrics of process {jax.process_index()}:', json.dumps(evaluate_workdir(workdir)), flush=True)
-
-    loop.train = train_and_evaluate
     run_command(entry.main)
 """

@@ -23,13 +23,14 @@ from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.metrics import SPEEDS, read_metrics
-from tests.processes.host_programs import EVALUATED, SIGNALLED, STOPPED
+from tests.processes.host_programs import SIGNALLED, STOPPED
 from tests.tolerances import assert_close
 from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
 from tests.training.tiny_run import tiny_config, write_corpus
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats with int32 counts.
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices(1)]
 
 STEPS = 16
 # A line of metrics for each step, so that none is a mean over the steps before and after a stop.
@@ -42,11 +43,16 @@ TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode':
 
 
 def launch(
-    folder: Path, workdir: Path, topology: Topology, program: str = '', **environment: str
+    folder: Path,
+    workdir: Path,
+    topology: Topology,
+    program: str = '',
+    changed: dict[str, Any] | None = None,
+    **environment: str,
 ) -> list[subprocess.Popen]:
-    """Processes of one pretraining run on the files in `folder`."""
+    """Processes of one pretraining run on the files in `folder`; some fields may be `changed`."""
     data = {'data.source': write_corpus(folder), 'data.cache': str(folder / 'cache')}
-    fields = [f'--config.{name}={value}' for name, value in (data | FIELDS).items()]
+    fields = [f'--config.{name}={value}' for name, value in (data | FIELDS | (changed or {})).items()]
     arguments = ['--config=tests/training/tiny_run.py', *fields, f'--workdir={workdir}']
     environment['FINE_TUNING'] = json.dumps(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING))
     words = ('-c', textwrap.dedent(program)) if program else ('train.py',)
@@ -59,11 +65,11 @@ def signalled(folder: Path, workdir: Path, topology: Topology, number: int, *vic
     return launch(folder, workdir, topology, SIGNALLED, TURN='7', VICTIMS=who, SIGNAL=str(int(number)))
 
 
-def finish_well(processes: list[subprocess.Popen], code: int = ExitCode.DONE) -> list[str]:
-    """What each says until its end, with this exit code."""
+def finish_well(processes: list[subprocess.Popen], code: int = ExitCode.DONE) -> list[Ended]:
+    """How each has ended, with this exit code."""
     ended = finish(processes, seconds=300)
     assert [one.code for one in ended] == [code] * len(ended), '\n'.join(one.errors for one in ended)
-    return [one.errors for one in ended]
+    return ended
 
 
 @pytest.fixture(scope='module')
@@ -79,8 +85,8 @@ def unbroken(folder: Path) -> Path:
 
 
 @pytest.fixture(scope='module')
-def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[str]]:  # noqa: ARG001  whose corpus it reads
-    """The workdir of two processes that were stopped, and what they said."""
+def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[Ended]]:  # noqa: ARG001  whose corpus it reads
+    """The workdir of two processes that were stopped, and how they ended."""
     processes = launch(folder, folder / 'two', Topology(2, 2), STOPPED)
     return folder / 'two', finish_well(processes, ExitCode.STOPPED)
 
@@ -108,19 +114,19 @@ def assert_same_end(folder: Path, workdir: Path, expected: Path) -> None:
     assert_close(*(jax.device_get((state.params, state.opt_state)) for state in states))
 
 
-def test_sigterm_to_one_process_stops_both_after_the_same_step(stopped: tuple[Path, list[str]]):
-    workdir, said = stopped
-    (step,) = re.findall(r'stopped after step (\d+), which is saved', said[0])
+def test_sigterm_to_one_process_stops_both_after_the_same_step(stopped: tuple[Path, list[Ended]]):
+    workdir, ended = stopped
+    (step,) = re.findall(r'stopped after step (\d+), which is saved', ended[0].errors)
     assert 5 <= int(step) < STEPS
     assert CheckpointReader(workdir).steps() == [int(step)]
 
 
-def test_two_processes_train_like_one(stopped: tuple[Path, list[str]], unbroken: Path):
+def test_two_processes_train_like_one(stopped: tuple[Path, list[Ended]], unbroken: Path):
     workdir, _ = stopped
     assert_same_numbers(workdir, unbroken, last=max(step for step, _ in measured(workdir)))
 
 
-def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, list[str]]):
+def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, list[Ended]]):
     """Held-out numbers come from the outputs of all rows, whichever process has them."""
     train(fill_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)).config, folder / 'tuned')
     assert max(measured(folder / 'tuned')) == (4, 'train')  # stopped early
@@ -131,13 +137,22 @@ def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, lis
         assert row['id'] == other['id'] and row['probabilities'] == pytest.approx(other['probabilities'], rel=1e-5)
 
 
+def test_an_evaluation_gives_each_process_the_numbers_of_the_run(stopped: tuple[Path, list[Ended]]):
+    workdir, ended = stopped
+    lines = measured(workdir.with_name('two_tuned'))
+    for number, one in enumerate(ended):
+        found = json.loads(one.output.split(f'metrics of process {number}: ')[1].splitlines()[0])
+        for name, value in lines[found['step'], 'held_out'].items():
+            assert name == 'split' or found[name] == pytest.approx(value, rel=1e-5), name
+
+
 def rows_of_two(workdir: Path) -> list[list[list[list[int]]]]:
     """The tokens of the rows that each of two processes has read, by step."""
     paths = [Path(f'{workdir}-rows-{number}') for number in range(2)]
     return [[json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] for path in paths]
 
 
-def test_two_processes_read_each_record_once(folder: Path, stopped: tuple[Path, list[str]]):
+def test_two_processes_read_each_record_once(folder: Path, stopped: tuple[Path, list[Ended]]):
     read = rows_of_two(stopped[0].with_name('two_tuned'))
     words = (folder / 'tuning' / 'vocab.txt').read_text(encoding='utf-8').split()
     texts = [[' '.join(words[token] for token in row if token > 4) for row in sum(steps, [])] for steps in read]
@@ -146,7 +161,7 @@ def test_two_processes_read_each_record_once(folder: Path, stopped: tuple[Path, 
     assert sorted(texts[0] + texts[1]) == sorted(line.split('\t')[0] for line in lines)
 
 
-def test_two_processes_read_the_rows_of_one_in_its_order(folder: Path, stopped: tuple[Path, list[str]]):
+def test_two_processes_read_the_rows_of_one_in_its_order(folder: Path, stopped: tuple[Path, list[Ended]]):
     first, second = rows_of_two(stopped[0])
     batches = build_run(tiny_config(folder, **FIELDS)).task.training_batches(0, len(first), 0, 1)
     assert len(first) >= 5 and [batch['tokens'].tolist() for batch in batches] == list(map(list.__add__, first, second))
@@ -166,47 +181,42 @@ def assert_names_the_dead(ended: Ended, victim: int) -> None:
     assert 'Traceback' not in ended.errors and 'stack trace' not in ended.errors
 
 
-def test_one_process_goes_on_to_the_unbroken_end(folder: Path, stopped: tuple[Path, list[str]], unbroken: Path):
-    workdir = folder / 'resumed_by_1'
-    shutil.copytree(stopped[0], workdir)
-    train(tiny_config(folder, **FIELDS), workdir)
-    assert_same_end(folder, workdir, unbroken)
-
-
-def test_a_process_that_is_killed_is_named_and_four_go_on(
-    folder: Path, stopped: tuple[Path, list[str]], unbroken: Path
+def test_four_go_on_a_killed_one_is_named_and_one_goes_on_to_the_unbroken_end(
+    folder: Path, stopped: tuple[Path, list[Ended]], unbroken: Path
 ):
-    """The first of the two is killed, in which JAX's coordination service is, soon after they went on."""
+    """The first of the four is killed, in which JAX's coordination service is, soon after they have saved a step."""
     workdir = folder / 'killed'
     shutil.copytree(stopped[0], workdir)
     (step,) = CheckpointReader(workdir).steps()
-    processes = launch(folder, workdir, Topology(2, 1), SIGNALLED, TURN='2', VICTIMS='0', SIGNAL='9')
-    killed, other = finish(processes, seconds=300)
+    killing = {'TURN': '4', 'VICTIMS': '0', 'SIGNAL': '9'}
+    processes = launch(folder, workdir, Topology(4, 1), SIGNALLED, {'checkpoint.every_steps': 2}, **killing)
+    killed, *others = finish(processes, seconds=300)
     assert killed.code == -signal.SIGKILL and f'resumed at step {step}' in killed.errors
-    assert_names_the_dead(other, 0)
-    four = finish(launch(folder, workdir, Topology(4, 1), EVALUATED), seconds=300)
-    assert [one.code for one in four] == [0] * 4, four[0].errors
-    assert f'resumed at step {step}' in four[0].errors and not [one for one in four[1:] if 'step' in one.errors]
-    assert_same_end(folder, workdir, unbroken)
-    for number, one in enumerate(four):
-        found = json.loads(one.output.split(f'metrics of process {number}: ')[1].splitlines()[0])
-        for name, value in measured(workdir)[STEPS, 'held_out'].items():
-            assert name == 'split' or found[name] == pytest.approx(value, rel=1e-5), name
+    for other in others:
+        assert_names_the_dead(other, 0)
+        assert 'resumed' not in other.errors
+    last = max(number for number, _ in measured(workdir))
+    assert last == step + 3
+    assert_same_numbers(workdir, unbroken, last=last)
     assert_each_process_has_sealed(workdir, 4)
+    assert CheckpointReader(workdir).latest_step() in (last - 1, last)
+    train(tiny_config(folder, **FIELDS), workdir)
+    assert_same_end(folder, workdir, unbroken)
 
 
 def assert_each_process_has_sealed(workdir: Path, processes: int) -> None:
     """The last checkpoint has a seal of each, is whole, and a change in any sealed file is found."""
     reader = CheckpointReader(workdir)
-    folder = reader.folder / str(STEPS)
-    assert len(list(folder.glob('seal-*'))) == processes and not reader.damage(STEPS)
+    step = reader.latest_step()
+    folder = reader.folder / str(step)
+    assert len(list(folder.glob('seal-*'))) == processes and not reader.damage(step)
     assert len({path.name for path in folder.glob('state/ocdbt.process_*')}) == processes
     for path in [path for path in folder.rglob('*') if path.is_file()]:
         content = path.read_bytes()
         path.write_bytes(content + b'x')
-        assert path.name in reader.damage(STEPS)
+        assert path.name in reader.damage(step)
         path.write_bytes(content)
-    assert not reader.damage(STEPS)
+    assert not reader.damage(step)
 
 
 @pytest.mark.slow
@@ -249,8 +259,8 @@ def test_a_stop_signal_to_one_or_all_saves_the_same_step(
 ):
     workdir = folder / f'stop_{len(victims)}_of_{processes}'
     number = signal.SIGINT if victims == (1,) else signal.SIGTERM
-    said = finish_well(signalled(folder, workdir, Topology(processes, 1), number, *victims), ExitCode.STOPPED)
-    (step,) = re.findall(r'stopped after step (\d+), which is saved', said[0])
+    ended = finish_well(signalled(folder, workdir, Topology(processes, 1), number, *victims), ExitCode.STOPPED)
+    (step,) = re.findall(r'stopped after step (\d+), which is saved', ended[0].errors)
     assert 7 <= int(step) < STEPS and CheckpointReader(workdir).steps() == [int(step)]
     finish_well(launch(folder, workdir, Topology(processes, 1)))
     assert_same_end(folder, workdir, unbroken)

@@ -1,18 +1,25 @@
 """One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
 
+A chart of the same lines is drawn once, too.
+
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
 in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
 tests/processes/test_hosts.py.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
 
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
+from efficient_attention.workdir import report
+from efficient_attention.workdir.report_charts import line_chart
 
 
 class Programs:
@@ -24,17 +31,23 @@ class Programs:
 
     def once(self, kind: str, run: Run, make: Any) -> Any:
         """What `make` gives for the first run of this config."""
-        key = kind, repr(run.config), str(run.fingerprint), run.mesh, run.graph
+        key = kind, repr(compiled_fields(run.config, kind)), str(run.fingerprint), run.mesh, run.graph
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
     def run_of(self, *arguments: Any, **options: Any) -> Run:
-        """As `build_run`; its first state and its evaluation are compiled with those of the runs before."""
+        """As `build_run`; first state, teacher and evaluation are compiled with those of the runs before."""
         run = self.build_run(*arguments, **options)
         evaluation_step = run.evaluation.step
+        shared = {'drawn_state': lambda: self.once('state', run, lambda: jitted_state(run))()}
+        if run.pruner is not None:
+            shared |= {name: self.once(name, run, lambda name=name: getattr(run, name)) for name in OF_PRUNING}
+        for name, value in shared.items():
+            object.__setattr__(run, name, value)
         object.__setattr__(run.evaluation, 'step', lambda: self.once('evaluation', run, evaluation_step))
-        object.__setattr__(run, 'drawn_state', lambda: self.once('state', run, lambda: jitted_state(run))())
+        if run.teacher is not None:
+            object.__setattr__(run.teacher, 'program', self.once('teacher', run, lambda: run.teacher.program))
         return run
 
     def train_step(self, run: Run) -> Any:
@@ -42,16 +55,39 @@ class Programs:
         return self.once('step', run, lambda: self.jit_train_step(run))
 
 
+OF_PRUNING = ('evaluated', 'weights_kept')
+
+
+def compiled_fields(config: RunConfig, kind: str) -> RunConfig:
+    """The config without what the program does not read: when a run is saved, logged, evaluated and given up.
+
+    The seed is read by the program of the first state alone, and the learning rate by that of the step.
+    """
+    train = dataclasses.replace(config.train, log_every_steps=1, max_skipped_in_row=1)
+    train = train if kind == 'state' else dataclasses.replace(train, seed=0)
+    optimizer = config.optimizer if kind == 'step' else dataclasses.replace(config.optimizer, learning_rate=1.0)
+    groups = {'train': train, 'optimizer': optimizer, 'eval': dataclasses.replace(config.eval, every_steps=1)}
+    return dataclasses.replace(config, **groups, checkpoint=CheckpointConfig())
+
+
 def jitted_state(run: Run) -> Any:
     """The program of `Run.drawn_state`."""
-    return jax.jit(lambda: make_state(run.task, run.config, run.objective), out_shardings=run.shardings)
+    return jax.jit(lambda: make_state(run.task, run.config, run.objective, run.pruner), out_shardings=run.shardings)
 
 
 @pytest.fixture(scope='module')
 def shared_programs() -> Iterator[None]:
     """While the tests of a file run, the train loop takes each config's programs from its first run."""
-    programs = Programs()
+    programs, charts = Programs(), {}
+
+    def chart_of(*of: Any) -> str:
+        key = repr(of)
+        if key not in charts:
+            charts[key] = line_chart(*of)
+        return charts[key]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded_run, 'build_run', programs.run_of)
         patch.setattr(loop, 'jit_train_step', programs.train_step)
+        patch.setattr(report, 'line_chart', chart_of)
         yield

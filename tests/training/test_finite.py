@@ -37,7 +37,7 @@ from efficient_attention.training.step import StepFn, jit_train_step
 from efficient_attention.training.step_queue import Interval
 from tests.training.tiny_run import write_corpus
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
 
 STEPS, STEP = 8, 4  # of a run, and the step before which a value is put into an array
 FIELDS = {
@@ -118,7 +118,7 @@ def run_of(folder: Path, fields: dict[str, Any]) -> Run:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(FIELDS | fields)
-    return build_run(from_dict(config.to_dict(), RunConfig), jax.devices()[:2])
+    return build_run(from_dict(config.to_dict(), RunConfig), jax.devices()[: config.mesh.fsdp])
 
 
 @pytest.fixture(scope='module')
@@ -228,7 +228,7 @@ def test_a_finite_parameter_that_spoils_every_step_ends_the_run_by_their_count(r
 def test_random_features_that_are_not_finite_are_found_by_the_gradient(tmp_path, monkeypatch):
     draw = definition.draw_features
     monkeypatch.setattr(definition, 'draw_features', lambda *arguments: jnp.nan * draw(*arguments))
-    run = run_of(tmp_path, {'model.attention': 'favor(8, causal=True)', 'model.max_length': 16})
+    run = run_of(tmp_path, {'model.attention': 'favor(8, causal=True)', 'model.max_length': 16, 'mesh.fsdp': 1})
     with pytest.raises(TrainingStopped, match=r'^stopped at step 3: 3 steps in a row .* gradient/\S+ is not finite'):
         take_steps((run, run.drawn_state(), jit_train_step(run)), tmp_path, monkeypatch)
 
@@ -267,10 +267,10 @@ def test_held_out_numbers_that_are_not_finite_are_named_and_are_not_the_best(rem
 
 
 def test_the_first_of_several_is_named_and_whole_numbers_are_none():
-    tree = {'a': jnp.arange(3), 'b': jnp.ones(2), 'c': jnp.array([1.0, jnp.inf]), 'd': jnp.float32(jnp.nan)}
+    tree = {'a': np.arange(3), 'b': np.ones(2), 'c': np.array([1.0, INF]), 'd': np.float32(NAN)}
     assert array_names(tree) == ['b', 'c', 'd']
     assert first_not_finite(tree) == 1 and not is_finite(tree)
-    assert first_not_finite({'a': jnp.arange(3)}) == first_not_finite(None) == -1 and is_finite(None)
+    assert first_not_finite({'a': np.arange(3)}) == first_not_finite(None) == -1 and is_finite(None)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])

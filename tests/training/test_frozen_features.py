@@ -12,11 +12,11 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.generate import TextGenerator
 from efficient_attention.interop.from_workdir import encoder_run
-from efficient_attention.training.fill_config import fill_config
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.training.fill_config import FilledConfig, fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.step import jit_train_step
 from tests.tasks.test_language_modelling import config_of
 from tests.training.tiny_fine_tuning import tiny_values
 
@@ -36,15 +36,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / 'run'
 
 
-def frozen_values(folder: Path, run: Path) -> dict:
+@pytest.fixture(scope='module')
+def filled(run: Path) -> FilledConfig:
     """A classification by features of the run's layers, none of which moves."""
-    fields = {'optimizer.frozen': ('^encoder/',), 'train.start_from': str(run)}
+    fields = {'optimizer.frozen': ('^encoder/',), 'train.start_from': str(run), 'examples.buckets': (16,)}
     fields |= {'optimizer.weight_decay': 0.1, 'checkpoint.every_steps': 4, 'eval.every_steps': 4, 'train.steps': 4}
-    values = tiny_values(folder, **fields)
+    values = tiny_values(run.parent / 'files', **fields)
     values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
     values['data']['tokenizer'] = None
     values['head'] |= {'features': 'mix', 'pooling': 'attention'}
-    return values
+    return fill_config(values)
+
+
+@pytest.fixture(scope='module')
+def trained(filled: FilledConfig, run: Path) -> tuple[Path, dict[str, float]]:
+    """The workdir of such a run of four steps, and its metrics."""
+    workdir = run.with_name('trained')
+    return workdir, train(filled.config, workdir, examples=filled.examples, pretrained=filled.pretrained)
 
 
 def test_both_directions_have_losses_of_their_own(run: Path):
@@ -53,30 +61,24 @@ def test_both_directions_have_losses_of_their_own(run: Path):
     assert 0 < metrics['backward_lm_weight'] < metrics['causal_lm_weight']
 
 
-def test_frozen_layers_stay_and_all_else_moves(run: Path, tmp_path: Path):
-    filled = fill_config(frozen_values(tmp_path, run))
+def test_frozen_layers_stay_and_all_else_moves(filled: FilledConfig, trained: tuple[Path, dict[str, float]]):
     assert filled.config.model.directions_apart and filled.config.model.tied_output
     started = build_run(filled.config, examples=filled.examples)
-    state, step = InitialParams(filled.config, filled.pretrained).state(started), jit_train_step(started)
-    before = jax.device_get(state.params)
+    before = jax.device_get(InitialParams(filled.config, filled.pretrained).state(started).params)
     theirs = filled.pretrained.params()
     assert list(theirs) == ['encoder']
     jax.tree.map(np.testing.assert_array_equal, before['encoder'], theirs['encoder'])
-    for batch in started.task.training_batches(0, 2, 0, 1):
-        state, _ = step(state, started.on_devices(batch))
-    after = jax.device_get(state.params)
+    after = open_pretrained(trained[0], checkpoint='last').params()
     jax.tree.map(np.testing.assert_array_equal, before['encoder'], after['encoder'])
     for name in ('mix', 'pooling', 'pooler', 'head'):
         moved = jax.tree.map(lambda old, new: bool((old != new).any()), before[name], after[name])
         assert all(jax.tree.leaves(moved)), moved
 
 
-def test_the_run_is_trained_evaluated_and_answers(run: Path, tmp_path: Path):
-    filled = fill_config(frozen_values(tmp_path / 'files', run))
-    metrics = train(filled.config, tmp_path / 'run', examples=filled.examples, pretrained=filled.pretrained)
+def test_the_run_is_trained_evaluated_and_answers(run: Path, trained: tuple[Path, dict[str, float]]):
+    workdir, metrics = trained
     assert np.isfinite(metrics['accuracy'])
-    classify = ea.pipeline('text-classification', tmp_path / 'run')
-    assert classify('a good film')['label'] in ('good', 'bad')
+    assert ea.pipeline('text-classification', workdir)('a good film')['label'] in ('good', 'bad')
     vectors = ea.pipeline('feature-extraction', run)('a good film')
     assert vectors.shape[1] == 16
 

@@ -34,16 +34,18 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import SPEEDS, MetricsLog, read_metrics
+from tests.one_device import see_one_device
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
 
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
     pytest.mark.usefixtures('shared_programs'),
+    pytest.mark.devices(4),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
+MESH = {'mesh.fsdp': 2, 'mesh.tensor': 2}
 LINES = [(4, 'train'), (8, 'train'), (8, 'held_out'), (12, 'train'), (16, 'train'), (16, 'held_out')]
 LINES += [(20, 'train'), (20, 'held_out')]
 
@@ -55,7 +57,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope='module')
 def unbroken(folder) -> Path:
-    """The workdir of a run of 20 steps, with dropout and sentence pairs, over a mesh of 2 x 2 x 2 devices."""
+    """The workdir of a run of 20 steps, with dropout and sentence pairs, over a mesh of 2 x 2 devices."""
     train(tiny_config(folder, **MESH), folder / 'unbroken')
     return folder / 'unbroken'
 
@@ -165,7 +167,8 @@ def test_an_evaluation_that_a_stop_ends_is_made_up_for(folder, unbroken, monkeyp
     assert lines_of(workdir) == lines_of(unbroken)
 
 
-def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_text(folder, capfd):
+def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_text(folder, monkeypatch, capfd):
+    see_one_device(monkeypatch)
     fields = {'optimizer.schedule': 'constant', 'data.held_out': 0.0, 'data.pairs': 'none', 'model.layers': 1}
     short, long = (tiny_config(folder, **fields, **{'train.steps': steps}) for steps in (3, 5))
     assert train(long, folder / 'long') == train(short, folder / 'grown') == {}
@@ -206,7 +209,7 @@ KILLED = """
 
     loop.Trainer.log_interval = log_and_die
     folder, workdir = map(pathlib.Path, sys.argv[1:])
-    loop.train(tiny_config(folder, **{'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}), workdir)
+    loop.train(tiny_config(folder, **{'mesh.fsdp': 2, 'mesh.tensor': 2}), workdir)
 """
 
 
@@ -214,7 +217,8 @@ KILLED = """
 def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken):
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
-    process = subprocess.run(command, cwd=ROOT, env=os.environ.copy(), capture_output=True, text=True, check=False)
+    environment = os.environ | {'XLA_FLAGS': os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=4')}
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr
     assert CheckpointReader(workdir).steps() == [10]
     assert (16, 'train') in lines_of(workdir)

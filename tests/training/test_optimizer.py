@@ -45,19 +45,33 @@ def make_params(seed: int = 0) -> dict:
     }
 
 
-def as_jax(tree: dict) -> dict:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+def in_float32(tree: dict) -> dict:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), tree)
 
 
 def run(config: OptimizerConfig, params: dict, gradients: list[dict], stacked: str | None = None) -> tuple[dict, tuple]:
     optimizer = make_optimizer(config, STEPS, stacked=stacked)
-    params = as_jax(params)
-    state = optimizer.init(params)
-    step = jax.jit(optimizer.update)
+
+    @jax.jit
+    def step(params: dict, state: tuple, gradient: dict) -> tuple[dict, tuple]:
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = in_float32(params)
+    state = jax.jit(optimizer.init)(params)
     for gradient in gradients:
-        updates, state = step(as_jax(gradient), state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = step(params, state, in_float32(gradient))
     return params, state
+
+
+def first_update(optimizer: optax.GradientTransformation, params: dict, gradients: dict) -> tuple[dict, tuple]:
+    """The first updates and the state after them, as one program."""
+    update = jax.jit(lambda params, gradients: optimizer.update(gradients, optimizer.init(params), params))
+    return update(params, gradients)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
 
 
 def named(tree: dict) -> dict[str, np.ndarray]:
@@ -66,7 +80,8 @@ def named(tree: dict) -> dict[str, np.ndarray]:
 
 def by_the_paper(config: OptimizerConfig, params: dict, gradients: list[dict], is_per_layer: bool = False) -> dict:
     """The same run in plain NumPy: {path: parameter after all gradients}."""
-    weights, schedule = named(params), make_schedule(config, STEPS)
+    weights = named(params)
+    rates = np.asarray(jax.jit(jax.vmap(make_schedule(config, STEPS)))(np.arange(STEPS, dtype=np.int32)))
     m = {name: np.zeros_like(weight) for name, weight in weights.items()}
     v = {name: np.zeros_like(weight) for name, weight in weights.items()}
     for step, tree in enumerate(gradients):
@@ -86,7 +101,7 @@ def by_the_paper(config: OptimizerConfig, params: dict, gradients: list[dict], i
                 if config.name == 'lamb':
                     ratio = np.sqrt(np.sum(weight**2, axes, keepdims=True) / np.sum(update**2, axes, keepdims=True))
                     update = ratio * update
-            weights[name] = weight - float(schedule(step)) * update
+            weights[name] = weight - float(rates[step]) * update
     return weights
 
 
@@ -104,7 +119,7 @@ def test_several_steps_equal_the_formulas(name, stacked, bias_correction):
 
 
 def test_the_first_step_of_berts_adamw_is_3_16_rates_long():
-    params, gradient = {'kernel': jnp.zeros(4)}, {'kernel': jnp.array([2.0, -3.0, 1e-2, 40.0])}
+    params, gradient = {'kernel': np.zeros(4)}, {'kernel': np.array([2.0, -3.0, 1e-2, 40.0])}
     found, _ = run(FLAT, params, [gradient])
     g = np.asarray(gradient['kernel'], np.float64)
     exact = -FLAT.learning_rate * 0.1 * g / (np.sqrt(0.001 * g**2) + FLAT.eps)
@@ -115,7 +130,7 @@ def test_the_first_step_of_berts_adamw_is_3_16_rates_long():
 @OPTAX_ADAM
 def test_with_bias_correction_the_first_step_is_one_rate_long():
     config = dataclasses.replace(FLAT, bias_correction=True)
-    found, _ = run(config, {'kernel': jnp.zeros(2)}, [{'kernel': jnp.array([2.0, -3.0])}])
+    found, _ = run(config, {'kernel': np.zeros(2)}, [{'kernel': np.array([2.0, -3.0])}])
     np.testing.assert_allclose(found['kernel'], [-0.1, 0.1], rtol=1e-5)
 
 
@@ -196,7 +211,7 @@ def test_the_schedule_counts_updates_from_zero():
     first, state = run(CONFIG, params, GRADIENTS[:1])
     assert int(optax.tree.get(state, 'ScaleByScheduleState').count) == 1
     for path, leaf in named(first).items():  # the first rate of a warm-up is 0
-        np.testing.assert_array_equal(leaf, named(as_jax(params))[path])
+        np.testing.assert_array_equal(leaf, named(in_float32(params))[path])
     _, state = run(dataclasses.replace(CONFIG, name='lamb', bias_correction=True), params, GRADIENTS)
     assert int(optax.tree.get(state, 'ScaleByScheduleState').count) == STEPS
 
@@ -208,9 +223,10 @@ def test_state_and_updates_are_float32():
 
 def test_the_trust_ratio_says_that_it_needs_the_parameters():
     optimizer = make_optimizer(dataclasses.replace(FLAT, name='lamb'), STEPS, stacked=None)
-    params = as_jax(make_params())
+    params = in_float32(make_params())
+    state = jax.jit(optimizer.init)(params)
     with pytest.raises(ValueError, match='parameters'):
-        optimizer.update(params, optimizer.init(params))
+        optimizer.update(params, state)
 
 
 def test_the_stacked_layers_of_a_real_model_are_found_and_nothing_else():
@@ -235,30 +251,30 @@ def fine_tuned(**fields: object) -> dict:
     )
     params = {
         'encoder': {
-            'embeddings': {'token': {'embedding': jnp.ones((5, 2))}},
-            'stack': {'layers': {'attention': {'kernel': jnp.ones((3, 2, 2))}, 'norm': {'bias': jnp.ones((3, 2))}}},
+            'embeddings': {'token': {'embedding': ones(5, 2)}},
+            'stack': {'layers': {'attention': {'kernel': ones(3, 2, 2)}, 'norm': {'bias': ones(3, 2)}}},
         },
-        'pooler': {'kernel': jnp.ones((2, 2))},
-        'sentences': {'stack': {'layers': {'attention': {'kernel': jnp.ones((2, 2, 2))}}}},
-        'head': {'out': {'kernel': jnp.ones((2, 2))}},
+        'pooler': {'kernel': ones(2, 2)},
+        'sentences': {'stack': {'layers': {'attention': {'kernel': ones(2, 2, 2)}}}},
+        'head': {'out': {'kernel': ones(2, 2)}},
     }
     optimizer = make_optimizer(config, 10, stacked=STACKED_LAYERS)
-    gradients = jax.tree.map(lambda leaf: 1e3 * leaf, params)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
-    return {path_name(path): -leaf for path, leaf in jax.tree_util.tree_leaves_with_path(updates)}
+    gradients = jax.tree.map(lambda leaf: 1000 * leaf, params)
+    updates, _ = first_update(optimizer, params, gradients)
+    return {path_name(path): -np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(updates)}
 
 
 @OPTAX_ADAM
 def test_lower_layers_learn_more_slowly():
     rates = fine_tuned(layer_decay=0.5)
-    assert_close(rates['head/out/kernel'], jnp.ones((2, 2)))
-    assert_close(rates['pooler/kernel'], jnp.ones((2, 2)))
-    assert_close(rates['sentences/stack/layers/attention/kernel'], jnp.ones((2, 2, 2)))
+    assert_close(rates['head/out/kernel'], ones(2, 2))
+    assert_close(rates['pooler/kernel'], ones(2, 2))
+    assert_close(rates['sentences/stack/layers/attention/kernel'], ones(2, 2, 2))
     for name in ('attention/kernel', 'norm/bias'):
         rate = rates[f'encoder/stack/layers/{name}']
-        assert_close(rate.reshape(3, -1)[:, 0], jnp.array([0.125, 0.25, 0.5]))
-        assert_close(rate, jnp.broadcast_to(rate[..., :1], rate.shape))
-    assert_close(rates['encoder/embeddings/token/embedding'], jnp.full((5, 2), 0.0625))
+        assert_close(rate.reshape(3, -1)[:, 0], np.array([0.125, 0.25, 0.5]))
+        assert_close(rate, np.broadcast_to(rate[..., :1], rate.shape))
+    assert_close(rates['encoder/embeddings/token/embedding'], np.full((5, 2), 0.0625))
 
 
 @OPTAX_ADAM
@@ -325,12 +341,12 @@ def test_adadelta_is_the_papers_formula():
 @pytest.mark.parametrize('name', ['adamw', 'lamb'])
 def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
     config = dataclasses.replace(FLAT, name=name, weight_decay=0.1)
-    params = {'encoder': {'kernel': jnp.ones((3, 4))}, 'scores': {'encoder': {'kernel': jnp.full((3, 4), 5.0)}}}
-    gradients = jax.tree.map(jnp.ones_like, params)
+    params = {'encoder': {'kernel': ones(3, 4)}, 'scores': {'encoder': {'kernel': 5 * ones(3, 4)}}}
+    gradients = jax.tree.map(np.ones_like, params)
     updates = {}
     for rate in (0.1, 0.02):
         optimizer = make_optimizer(config, 10, stacked=None, scores_rate=rate)
-        updates[rate] = optimizer.update(gradients, optimizer.init(params), params)[0]
+        updates[rate] = first_update(optimizer, params, gradients)[0]
     first = 0.1 / (np.sqrt(0.001) + 1e-6)  # of uncorrected moments
     for rate, found in updates.items():
         assert_close(found['scores']['encoder']['kernel'], np.full((3, 4), -rate * first, np.float32))
@@ -339,10 +355,10 @@ def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
 
 def test_a_score_moves_by_gradients_that_are_far_below_the_eps_of_weights():
     """Its own eps is 1e-8; a weight with this gradient stays nearly where it is."""
-    params = {'encoder': {'kernel': jnp.ones(3)}, 'scores': {'encoder': {'kernel': jnp.ones(3)}}}
+    params = {'encoder': {'kernel': ones(3)}, 'scores': {'encoder': {'kernel': ones(3)}}}
     optimizer = make_optimizer(FLAT, 10, stacked=None, scores_rate=0.1)
-    gradients = jax.tree.map(lambda leaf: 2e-7 * leaf, params)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    gradients = jax.tree.map(lambda leaf: np.float32(2e-7) * leaf, params)
+    updates, _ = first_update(optimizer, params, gradients)
     for leaf, eps in ((updates['scores'], 1e-8), (updates, 1e-6)):
         first = -0.1 * 2e-8 / (np.sqrt(0.001) * 2e-7 + eps)
         np.testing.assert_allclose(leaf['encoder']['kernel'], np.full(3, first), rtol=1e-4)
@@ -350,10 +366,10 @@ def test_a_score_moves_by_gradients_that_are_far_below_the_eps_of_weights():
 
 def test_what_is_trained_beside_the_model_is_never_frozen():
     """The map between two models' embeddings is no embedding of the model."""
-    params = {'encoder': {'embeddings': {'token': jnp.ones(3)}}, 'beside': {'embeddings': {'kernel': jnp.ones(3)}}}
+    params = {'encoder': {'embeddings': {'token': ones(3)}}, 'beside': {'embeddings': {'kernel': ones(3)}}}
     config = dataclasses.replace(FLAT, frozen=('embeddings/',), frozen_layers=1, layer_decay=0.5)
     optimizer = make_optimizer(config, 10, stacked=STACKED_LAYERS)
-    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    updates, _ = first_update(optimizer, params, params)
     assert not updates['encoder']['embeddings']['token'].any()
     np.testing.assert_allclose(
         updates['beside']['embeddings']['kernel'], np.full(3, -0.1 * 0.1 / 0.001**0.5), rtol=1e-4
@@ -362,18 +378,18 @@ def test_what_is_trained_beside_the_model_is_never_frozen():
     def held(params: dict) -> dict:
         return Frozen(config.frozen).inside(params, None, None)[0]
 
-    gradients = jax.grad(lambda params: sum(jax.tree.leaves(jax.tree.map(jnp.sum, held(params)))))(params)
+    gradients = jax.jit(jax.grad(lambda params: sum(leaf.sum() for leaf in jax.tree.leaves(held(params)))))(params)
     assert not gradients['encoder']['embeddings']['token'].any() and gradients['beside']['embeddings']['kernel'].all()
 
 
 def test_scores_that_stay_have_no_moments():
-    params = {'encoder': {'kernel': jnp.ones((3, 4))}, 'scores': {'encoder': {'kernel': jnp.full((3, 4), 5.0)}}}
+    params = {'encoder': {'kernel': ones(3, 4)}, 'scores': {'encoder': {'kernel': 5 * ones(3, 4)}}}
     plain = make_optimizer(FLAT, 10, stacked=None)
     still = with_scores_as_they_are(plain)
     model = {'encoder': params['encoder']}
     chex.assert_trees_all_equal(still.init(params), plain.init(model))
-    gradients = jax.tree.map(jnp.ones_like, params)
-    updates, state = still.update(gradients, still.init(params), params)
-    alone, its_state = plain.update({'encoder': gradients['encoder']}, plain.init(model), model)
+    gradients = jax.tree.map(np.ones_like, params)
+    updates, state = first_update(still, params, gradients)
+    alone, its_state = first_update(plain, model, {'encoder': gradients['encoder']})
     chex.assert_trees_all_equal((updates['encoder'], state), (alone['encoder'], its_state))
     assert not updates['scores']['encoder']['kernel'].any()

@@ -31,6 +31,7 @@ from efficient_attention.training.parts import (
     is_none,
     is_running_mean,
     mean_step,
+    parts_of,
     running_means_alone,
     with_running_means,
     without_running_means,
@@ -46,6 +47,7 @@ from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
+DEVICES = jax.devices()  # all eight: within a test of this folder JAX names one
 RULE = OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule='constant', weight_decay=0.1, clip_norm=0.01)
 POINTS = 'stack/layers/attention/learned/running_means/centroids'
 
@@ -77,11 +79,22 @@ def drawn(layers: int = 2) -> tuple[dict, dict]:
         {'layers': {'learned': {'running_means': {'points': array}}, 'query': {'kernel': kernel}}}
         for array, kernel in zip((points, sums), kernels, strict=True)
     ]
-    return tuple(jax.tree.map(jnp.asarray, tree) for tree in trees)
+    return tuple(trees)
 
 
 def points_of(tree: dict) -> jax.Array:
     return tree['layers']['learned']['running_means']['points']
+
+
+def stepped(optimizer: optax.GradientTransformation, params: dict, gradients: dict) -> tuple[dict, Any]:
+    """Parameters and state after a first update, as one program."""
+
+    @jax.jit
+    def update(params: dict, gradients: dict) -> tuple[dict, Any]:
+        updates, state = optimizer.update(gradients, optimizer.init(params), params)
+        return optax.apply_updates(params, updates), state
+
+    return jax.device_get(update(params, gradients))
 
 
 def test_running_means_are_found_by_their_path():
@@ -100,11 +113,11 @@ def test_running_means_are_found_by_their_path():
 def test_a_point_moves_to_the_mean_of_what_belongs_to_it_and_stays_without_any():
     params, gradients = drawn()
     points, sums = points_of(params), points_of(gradients)
-    step = mean_step(points, sums)
-    assert_close(points + step, by_numpy(np.asarray(points), np.asarray(sums)), within=1e-6)
+    step, scaled = (np.asarray(jax.jit(mean_step)(points, scale * sums)) for scale in (1, 4))
+    assert_close(points + step, by_numpy(points, sums), within=1e-6)
     assert not step[:, :, 1].any() and not step[..., -1].any() and step[:, :, 0, :-1].any()
-    np.testing.assert_allclose(jnp.linalg.norm((points + step)[..., :-1], axis=-1), 1.0, rtol=1e-6)
-    assert_close(mean_step(points, 4.0 * sums), step, within=1e-7)  # sums and numbers of any scale
+    np.testing.assert_allclose(np.linalg.norm((points + step)[..., :-1], axis=-1), 1.0, rtol=1e-6)
+    assert_close(scaled, step, within=1e-7)  # sums and numbers of any scale
 
 
 @pytest.mark.parametrize('name', ['adamw', 'lamb', 'adafactor', 'adadelta'])
@@ -112,12 +125,12 @@ def test_other_parameters_move_as_if_there_were_none_and_no_state_is_kept_of_the
     """Moments, norms and trust ratios of the others stay what they are."""
     params, gradients = drawn()
     optimizer = make_optimizer(dataclasses.replace(RULE, name=name), 5, stacked=STACKED_LAYERS)
-    updates, state = optimizer.update(gradients, optimizer.init(params), params)
+    moved_to, state = stepped(optimizer, params, gradients)
     others, their_gradients = ({'layers': {'query': tree['layers']['query']}} for tree in (params, gradients))
-    expected, expected_state = optimizer.update(their_gradients, optimizer.init(others), others)
-    np.testing.assert_array_equal(updates['layers']['query']['kernel'], expected['layers']['query']['kernel'])
+    expected, expected_state = stepped(optimizer, others, their_gradients)
+    np.testing.assert_array_equal(moved_to['layers']['query']['kernel'], expected['layers']['query']['kernel'])
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state), jax.tree.leaves(expected_state))
-    moved = points_of(optax.apply_updates(params, updates))
+    moved = points_of(moved_to)
     assert_close(moved, by_numpy(*(np.asarray(points_of(tree)) for tree in (params, gradients))), within=1e-6)
 
 
@@ -138,11 +151,11 @@ def test_what_is_frozen_stays():
         ({'layer_decay': 0.5}, [False, False]),
     ):
         optimizer = make_optimizer(dataclasses.replace(RULE, **fields), 5, stacked=STACKED_LAYERS)
-        updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+        moved, _ = stepped(optimizer, params, gradients)
         expected = np.array(by_numpy(*(np.asarray(points_of(tree)) for tree in (params, gradients))))
         for layer, held in enumerate(is_held):
             expected[layer] = points_of(params)[layer] if held else expected[layer]
-        assert_close(points_of(optax.apply_updates(params, updates)), expected, within=1e-6)
+        assert_close(points_of(moved), expected, within=1e-6)
 
 
 # ---- a step ----
@@ -182,15 +195,28 @@ def batch_of(seed: int = 0, weight: float = 0.25) -> Batch:
     lengths = rng.integers(4, 10, 8)
     segments = (np.arange(9) < lengths[:, None]).astype(np.int32)
     x = rng.standard_normal((8, 9, 16), np.float32)
-    return {'x': jnp.asarray(x), 'segments': jnp.asarray(segments), 'weights': jnp.full(8, weight)}
+    return {'x': x, 'segments': segments, 'weights': np.full(8, weight, np.float32)}
+
+
+OPTIMIZER = make_optimizer(RULE, 10, stacked=None)
+
+
+@functools.cache
+def graph_and_start() -> tuple[nnx.GraphDef, TrainState]:
+    """The layer's graph, and the state before the first step."""
+
+    @jax.jit
+    def start() -> TrainState:
+        return initial_state(nnx.to_pure_dict(nnx.state(OneLayer())), OPTIMIZER, seed=0)
+
+    return nnx.split(nnx.eval_shape(OneLayer))[0], start()
 
 
 @functools.cache
 def step_and_start(micro_batches: int = 1) -> tuple[Any, TrainState]:
-    graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None)
-    step = jax.jit(make_train_step(graph, Squares(), optimizer, micro_batches=micro_batches, parts=[RunningMeans()]))
-    return step, initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
+    graph, start = graph_and_start()
+    step = make_train_step(graph, Squares(), OPTIMIZER, micro_batches=micro_batches, parts=[RunningMeans()])
+    return jax.jit(step), start
 
 
 def centroids_of(state: TrainState) -> np.ndarray:
@@ -227,15 +253,19 @@ def test_they_are_in_no_gradient_norm():
     """The norm is that of the other gradients, however many tokens there are."""
     step, state = step_and_start()
     batch = batch_of()
-    graph = nnx.split(OneLayer())[0]
+    graph, _ = graph_and_start()
+
+    @jax.jit
+    def norms(params: dict) -> tuple[jax.Array, jax.Array]:
+        gradients = jax.grad(loss)(params)
+        return optax.tree.norm(gradients), optax.tree.norm(without_running_means(gradients))
 
     def loss(params: dict) -> jax.Array:
         model = nnx.merge(graph, params)
         return (jnp.square(model(batch['x'], batch['segments'])).sum((1, 2)) * batch['weights']).sum() / 2.0
 
-    gradients = jax.jit(jax.grad(loss))(state.params)
-    others = optax.tree.norm(without_running_means(gradients))
-    assert optax.tree.norm(gradients) > 1.01 * others
+    all_, others = norms(state.params)
+    assert all_ > 1.01 * others
     np.testing.assert_allclose(step(state, batch)[1]['gradient_norm'], others, rtol=1e-5)
 
 
@@ -243,27 +273,25 @@ def test_they_are_in_no_gradient_norm():
 def test_a_skipped_step_moves_none_and_the_next_goes_on_from_there(name: str):
     step, state = step_and_start()
     batch = batch_of()
-    after, metrics = step(state, batch | {name: batch[name].at[2].set(jnp.nan)})
+    spoiled = batch[name].copy()
+    spoiled[2] = np.nan
+    after, metrics = step(state, batch | {name: spoiled})
     assert after.skipped == 1 and not metrics['is_spoiled']
     np.testing.assert_array_equal(centroids_of(after), centroids_of(state))
     np.testing.assert_array_equal(centroids_of(step(after, batch)[0]), centroids_of(step(state, batch)[0]))
 
 
 def test_a_step_without_the_part_of_running_means_is_refused():
-    graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None)
-    start = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
+    graph, start = graph_and_start()
     with pytest.raises(ValueError, match='missing: RunningMeans;'):
-        jax.eval_shape(make_train_step(graph, Squares(), optimizer), start, batch_of())
+        jax.eval_shape(make_train_step(graph, Squares(), OPTIMIZER), start, batch_of())
 
 
 def test_sums_that_are_not_finite_make_a_step_be_skipped_though_its_loss_is(monkeypatch: pytest.MonkeyPatch):
     place = 'efficient_attention.attention.routing.centroids.statistics'
     monkeypatch.setattr(place, lambda near: statistics(near) + jnp.inf)
-    graph, params = nnx.split(OneLayer())
-    optimizer = make_optimizer(RULE, 10, stacked=None)
-    start = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
-    after, metrics = jax.jit(make_train_step(graph, Squares(), optimizer, parts=[RunningMeans()]))(start, batch_of())
+    graph, start = graph_and_start()
+    after, metrics = jax.jit(make_train_step(graph, Squares(), OPTIMIZER, parts=[RunningMeans()]))(start, batch_of())
     assert np.isfinite(metrics['loss']) and np.isfinite(metrics['gradient_norm']) and after.skipped == 1
     assert step_names(batch_of(), after)[metrics['cause']].endswith('running_means/centroids')
     np.testing.assert_array_equal(centroids_of(after), centroids_of(start))
@@ -271,7 +299,7 @@ def test_sums_that_are_not_finite_make_a_step_be_skipped_though_its_loss_is(monk
 
 def test_eight_devices_take_the_sums_of_one():
     step, state = step_and_start()
-    batch = jax.device_put(batch_of(), batch_sharding(make_mesh(MeshConfig())))
+    batch = jax.device_put(batch_of(), batch_sharding(make_mesh(MeshConfig(), DEVICES)))
     spread = alone = state
     for _ in range(2):
         spread, _ = step(spread, batch)
@@ -282,40 +310,52 @@ def test_eight_devices_take_the_sums_of_one():
 
 # ---- stacks ----
 
-TOKENS = jnp.asarray(np.arange(20).reshape(2, 10) % 11, jnp.int32)
-SEGMENTS = jnp.asarray([[1] * 10, [1] * 6 + [0] * 4])
+TOKENS = np.arange(20, dtype=np.int32).reshape(2, 10) % 11
+SEGMENTS = np.asarray([[1] * 10, [1] * 6 + [0] * 4])
 
 
-def sums_in(**fields: Any) -> np.ndarray:
+@functools.cache
+def encoder_params(**fields: Any) -> dict:
+    """The parameters of an encoder."""
+    config = dataclasses.replace(CONFIG, **fields)
+    return jax.jit(lambda: nnx.to_pure_dict(nnx.state(Encoder(config, rngs=nnx.Rngs(0)))))()
+
+
+def sums_in(params: dict, **fields: Any) -> np.ndarray:
     """What comes as the gradient of an encoder's centroids."""
-    graph, params = nnx.split(Encoder(dataclasses.replace(CONFIG, **fields), rngs=nnx.Rngs(0)))
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(dataclasses.replace(CONFIG, **fields), rngs=nnx.Rngs(0))))
 
-    @jax.jit
     def loss(params: dict) -> jax.Array:
         return jnp.sin(nnx.merge(graph, params)(TOKENS, SEGMENTS)).sum()
 
-    gradients = jax.grad(loss)(nnx.to_pure_dict(params))
+    gradients = jax.jit(jax.grad(loss))(params)
     (found,) = (leaf for path, leaf in jax.tree_util.tree_leaves_with_path(gradients) if is_running_mean(path))
     return np.asarray(found)
 
 
+@functools.cache
+def plain_sums() -> np.ndarray:
+    return sums_in(encoder_params())
+
+
 @pytest.mark.parametrize('fields', [{'remat': 'full'}, {'remat': 'dots'}, {'scan_unroll': 2}], ids=str)
 def test_layers_that_are_computed_again_count_once(fields: dict):
-    plain = sums_in()
+    plain = plain_sums()
     np.testing.assert_array_equal(plain[..., -1].sum(-1), 2 * 16)  # queries and keys of 16 tokens in each head
-    assert_close(sums_in(**fields), plain)
+    assert_close(sums_in(encoder_params(), **fields), plain)
 
 
 def test_a_reversible_stack_has_the_sums_of_its_ordinary_derivative(monkeypatch: pytest.MonkeyPatch):
     fields = {'stack': 'reversible', 'norm': 'pre'}
-    found = sums_in(**fields)
+    params = encoder_params(**fields)
+    found = sums_in(params, **fields)
     monkeypatch.setattr(reversible, 'run', reversible.forward)
     np.testing.assert_array_equal(found[..., -1].sum(-1), 2 * 16)
-    assert_close(found, sums_in(**fields), gradient=True)
+    assert_close(found, sums_in(params, **fields), gradient=True)
 
 
 def test_layers_that_share_centroids_add_up():
-    shared = sums_in(sharing='all')
+    shared = sums_in(encoder_params(sharing='all'), sharing='all')
     np.testing.assert_array_equal(shared[..., -1].sum(-1), 2 * 2 * 16)
 
 
@@ -329,7 +369,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def routed(folder: Path, **fields: Any) -> Any:
     usual = {'model.attention': 'routing(4, 8, local_heads=1, window=4)', 'train.steps': 6, 'model.remat': 'full'}
-    usual |= {'checkpoint.every_steps': 3, 'eval.every_steps': 4, 'train.log_every_steps': 2}
+    usual |= {'checkpoint.every_steps': 3, 'eval.every_steps': 4, 'train.log_every_steps': 2, 'data.pairs': 'none'}
     return tiny_config(folder, **usual | fields)
 
 
@@ -362,10 +402,12 @@ def test_a_run_that_goes_on_has_the_centroids_of_one_that_never_stopped(folder, 
 
 def test_meshes_and_micro_batches_give_the_same_centroids(folder):
     found = []
+    plain = {'train.batch_size': 16, 'model.remat': 'none'}
     parted = {'train.micro_batches': 4, 'mesh.fsdp': 2, 'mesh.tensor': 2}
-    for fields, count in (({}, 1), (parted, 8)):
-        run = build_run(routed(folder, **fields, **{'train.batch_size': 16}), jax.devices()[:count])
-        state, step = run.drawn_state(), jit_train_step(run)
+    alone = build_run(routed(folder, **plain))
+    start = jax.device_get(alone.drawn_state())
+    for run in (alone, build_run(routed(folder, **plain, **parted), DEVICES)):
+        state, step = jax.device_put(start, run.shardings), jit_train_step(run)
         for batch in run.task.training_batches(0, 2, 0, 1):
             state, metrics = step(state, run.on_devices(batch))
         assert int(metrics['skipped']) == 0
@@ -373,16 +415,20 @@ def test_meshes_and_micro_batches_give_the_same_centroids(folder):
     assert_close(*found, within=1e-5)
 
 
-def test_frozen_centroids_stay_as_they_are(folder):
-    run = build_run(routed(folder, **{'optimizer.frozen': ('running_means',)}), jax.devices()[:1])
-    state, step = run.drawn_state(), jit_train_step(run)
-    before = centroids_in(state)
-    for batch in run.task.training_batches(0, 2, 0, 1):
-        state, _ = step(state, run.on_devices(batch))
-    np.testing.assert_array_equal(centroids_in(state), before)
+def test_frozen_centroids_stay_as_they_are():
+    graph, start = graph_and_start()
+    frozen = ('running_means',)
+    optimizer = make_optimizer(dataclasses.replace(RULE, frozen=frozen), 10, stacked=None)
+    step = jax.jit(make_train_step(graph, Squares(), optimizer, parts=parts_of(start, frozen=frozen)))
+    state = dataclasses.replace(start, opt_state=jax.jit(optimizer.init)(start.params))
+    for number in range(2):
+        state, _ = step(state, batch_of(number))
+    np.testing.assert_array_equal(centroids_of(state), centroids_of(start))
+    kernels = [np.asarray(one.params['attention']['query']['kernel']) for one in (state, start)]
+    assert (kernels[0] != kernels[1]).any()
 
 
 def test_a_model_that_computes_in_bfloat16_sums_in_float32():
-    sums = sums_in(dtype='bfloat16')
+    sums = sums_in(encoder_params(), dtype='bfloat16')
     assert sums.dtype == np.float32
     np.testing.assert_array_equal(sums[..., -1].sum(-1), 2 * 16)
