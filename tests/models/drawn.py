@@ -14,6 +14,7 @@ def drawn(make: Callable[[], nnx.Module], *, std: float = 0.3) -> tuple[nnx.Grap
     rng = np.random.default_rng(1)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.asarray(rng.normal(0.0, std, leaf.shape) + (len(leaf.shape) == 1), leaf.dtype)
+        numbers = rng.normal(0.0, std, leaf.shape) + (len(leaf.shape) == 1)
+        return jnp.asarray(numbers.astype(leaf.dtype))  # JAX would compile a conversion for each shape
 
     return graph, jax.tree.map(draw, nnx.to_pure_dict(shapes))
