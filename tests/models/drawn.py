@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -15,6 +14,6 @@ def drawn(make: Callable[[], nnx.Module], *, std: float = 0.3) -> tuple[nnx.Grap
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         numbers = rng.normal(0.0, std, leaf.shape) + (len(leaf.shape) == 1)
-        return jnp.asarray(numbers.astype(leaf.dtype))  # JAX would compile a conversion for each shape
+        return jax.device_put(numbers.astype(leaf.dtype))  # jnp.asarray would compile a program for each shape
 
     return graph, jax.tree.map(draw, nnx.to_pure_dict(shapes))
