@@ -26,7 +26,7 @@ SIZES |= {'stack': 'reversible', 'token_types': 0}
         {'cell': 'lstm', 'dropout_rate': 0.3, 'state_dropout_rate': 0.4},
         {'cell': 'gru', 'dropout_rate': 0.0, 'recurrent_chunk': 3},
         {'cell': 'sru2', 'dropout_rate': 0.3, 'bidirectional': True},
-        {'cell': 'lstm', 'dropout_rate': 0.3, 'bidirectional': True, 'directions_apart': True},
+        {'cell': 'lstm', 'dropout_rate': 0.0, 'bidirectional': True, 'directions_apart': True},
     ],
     ids=['lstm', 'gru in chunks', 'sru2 in both directions', 'directions apart'],
 )

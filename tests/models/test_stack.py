@@ -149,7 +149,7 @@ def test_one_bias_of_positions_serves_all_layers_and_gets_the_gradients_of_all(c
     config = with_fields(relative='t5', relative_buckets=4, relative_max_distance=4, **plain, **change)
     graph, shapes = abstract_stack(config)
     rng = np.random.default_rng(3)
-    parameters = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(shapes))
+    parameters = jax.tree.map(lambda leaf: 0.8 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(shapes))
     layer_graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
 
     def scanned(parameters: dict) -> jax.Array:
