@@ -25,6 +25,7 @@ CONFIG = ModelConfig(
     attention='causal', init_std=0.3,
 )  # fmt: skip
 LSH = {'attention': 'lsh(4, 2, causal=True)', 'shared_qk': True, 'attention_dropout_rate': 0.0}
+PLAIN = {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}  # compiles in half the time
 X = jax.device_put(np.random.default_rng(0).normal(size=(8, LENGTH, 8)).astype(np.float32))
 IS_PADDING = (np.arange(8) == 1)[:, None] & (np.arange(LENGTH) >= LENGTH - 3)
 SEGMENTS = jax.device_put(np.where(IS_PADDING, 0, np.where(np.arange(LENGTH) < 7, 1, 2)).astype(np.int32))
@@ -78,14 +79,14 @@ CASES: dict[str, dict[str, Any]] = {
         'feed_forward_chunk': 5,
         'relative': 't5',
     },
-    'distances': {'layers': 2, 'scan_unroll': 2, 'attention': 'causal', 'relative': 'transformer_xl'},
-    'a bias, shared': {'sharing': 'all', 'relative': 'tupe_r', 'positions': 'none'},
+    'distances': PLAIN | {'layers': 2, 'scan_unroll': 2, 'attention': 'causal', 'relative': 'transformer_xl'},
+    'a bias, shared': PLAIN | {'sharing': 'all', 'relative': 'tupe_r', 'positions': 'none'},
 }
 
 
 @pytest.mark.parametrize('name', CASES)
 def test_gradients_equal_those_of_stored_activations(name: str):
-    """With dropout, to the table's 1e-4 of the largest entry of each array (of 1 where all are smaller)."""
+    """With dropout in some, to the table's 1e-4 of the largest entry of each array (of 1 where all are smaller)."""
     config = with_fields(**CASES[name])
     actual, expected = (jax.device_get(value_and_gradients(config, apply)) for apply in (call, stored))
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1])) > 1
@@ -120,7 +121,7 @@ def test_layers_one_after_another_give_the_formula():
 
 def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
     """Self-attention, cross-attention and feed-forward: against the formula, and against stored activations."""
-    config = with_fields(layers=2)
+    config = with_fields(layers=2, **PLAIN)
     graph, state = drawn(lambda: Stack(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
     layer_graph, _ = nnx.split(
         nnx.eval_shape(lambda: Layer(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))

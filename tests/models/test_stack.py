@@ -91,7 +91,7 @@ def test_rematerialisation_and_unrolling_change_no_value_and_no_gradient(sharing
 
 
 def test_layers_with_a_cross_attention_all_read_the_other_sequence():
-    config = with_fields(layers=2)
+    config = with_fields(layers=2, dropout_rate=0.0, attention_dropout_rate=0.0)
     graph, shapes = nnx.split(nnx.eval_shape(lambda: Stack(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))))
     layer_graph, _ = nnx.split(
         nnx.eval_shape(lambda: Layer(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
