@@ -5,7 +5,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -28,8 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     'factorised': {'adaptive_divisor': 2, 'embedding_width': 8},
     'factorised table': {'embedding_width': 8, 'output_bias': False},
 }
-TOKENS = jnp.asarray([[0, 4, 5, 11, 12, 29, 3]])
-ONES = jnp.ones_like(TOKENS)
+TOKENS, ONES = jax.device_put((np.int32([[0, 4, 5, 11, 12, 29, 3]]), np.ones((1, 7), np.int32)))
 
 
 @functools.cache
@@ -56,17 +54,17 @@ def test_clusters_and_their_widths():
 
 @pytest.mark.parametrize('name', KINDS)
 def test_probabilities_add_up_to_one(name: str):
-    logits = call(decoder_of(**KINDS[name]), TOKENS, ONES)
-    assert logits.shape == (1, 7, 30) and logits.dtype == jnp.float32
-    assert_close(jnp.exp(logits).sum(axis=-1), jnp.ones((1, 7)))
-    assert jnp.abs(logits[0, 0] - logits[0, 1]).max() > 1e-2
+    logits = np.asarray(call(decoder_of(**KINDS[name]), TOKENS, ONES))
+    assert logits.shape == (1, 7, 30) and logits.dtype == np.float32
+    assert_close(np.exp(logits).sum(axis=-1), np.ones((1, 7)))
+    assert np.abs(logits[0, 0] - logits[0, 1]).max() > 1e-2
 
 
 @pytest.mark.parametrize('name', ['one table', 'narrow tails'])
 def test_log_probabilities_are_the_papers_formula(name: str):
     """log p(cluster) + log p(word | cluster), with the input's tables, and its projections but the first."""
     model = decoder_of(**KINDS[name])
-    x_LD = jax.random.normal(jax.random.key(2), (7, 16))
+    x_LD = np.random.default_rng(2).normal(size=(7, 16)).astype(np.float32)
     parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
     head, token = parameters['head'], parameters['embeddings']['token']
     if name == 'one table':
@@ -83,7 +81,7 @@ def test_log_probabilities_are_the_papers_formula(name: str):
     )
     first = log_softmax(first)
     expected = np.concatenate([first[:, :5], first[:, 5:6] + words[1], first[:, 6:7] + words[2]], axis=1)
-    np.testing.assert_allclose(nnx.jit(Decoder.logits)(model, x_LD[None])[0], expected, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(nnx.jit(Decoder.logits)(model, x_LD[None]))[0], expected, atol=1e-4)
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -92,9 +90,10 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 def test_a_token_is_its_row_times_its_clusters_projection():
     token = decoder_of(adaptive_divisor=2).embeddings.token
-    x_LE = token(TOKENS)[0]
+    x_LE = np.asarray(nnx.jit(lambda token, tokens: token(tokens))(token, TOKENS))[0]
     for place, (cluster, row) in enumerate([(0, 0), (0, 4), (1, 0), (1, 6), (2, 0), (2, 17), (0, 3)]):
-        rows, projection = token.tables[cluster].embedding[...], token.projections[cluster].kernel[...]
+        parts = token.tables[cluster].embedding, token.projections[cluster].kernel
+        rows, projection = (np.asarray(one[...]) for one in parts)
         assert_close(x_LE[place], rows[row] @ projection)
 
 
@@ -115,10 +114,10 @@ def test_parameters_of_the_embedding_and_the_head():
 
 def test_the_gradient_of_a_tails_word_leaves_the_other_tails_alone():
     graph, state = nnx.split(decoder_of(adaptive_divisor=2, tied_output=False))
-    x_BLD = jax.random.normal(jax.random.key(2), (1, 1, 16))
+    x_BLD = jax.device_put(np.random.default_rng(2).normal(size=(1, 1, 16)).astype(np.float32))
     gradient = jax.jit(jax.grad(lambda state: nnx.merge(graph, state).logits(x_BLD)[0, 0, 6]))(state)
     tables = nnx.to_pure_dict(gradient)['head']['own']['tables']
-    assert [bool(jnp.any(tables[i]['embedding'] != 0)) for i in range(3)] == [True, True, False]
+    assert [bool(np.any(tables[i]['embedding'])) for i in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize('name', ['one table', 'narrow tails'])
@@ -137,6 +136,6 @@ def test_cached_decoding_gives_the_same_log_probabilities(name: str):
 @pytest.mark.parametrize('name', ['one table', 'narrow tails'])
 def test_bfloat16_gives_float32_log_probabilities(name: str):
     decoders = [decoder_of(**KINDS[name], dtype=dtype) for dtype in ('bfloat16', 'float32')]
-    low, high = (call(decoder, TOKENS, ONES) for decoder in decoders)
-    assert low.dtype == jnp.float32
-    assert jnp.abs(low - high).max() < 0.1 * jnp.abs(high).max()
+    low, high = (np.asarray(call(decoder, TOKENS, ONES)) for decoder in decoders)
+    assert low.dtype == np.float32
+    assert np.abs(low - high).max() < 0.1 * np.abs(high).max()

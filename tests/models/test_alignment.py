@@ -15,9 +15,8 @@ from efficient_attention.modules.context import Context
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
-SOURCE = jnp.asarray([[2, 3, 4, 5], [3, 5, 2, 0]])
-SEGMENTS = jnp.asarray([[1] * 4, [1, 1, 1, 0]])
-TOKENS = jnp.asarray([[0, 2, 4], [0, 3, 1]])
+SOURCE, SEGMENTS = jax.device_put((np.int32([[2, 3, 4, 5], [3, 5, 2, 0]]), np.int32([[1] * 4, [1, 1, 1, 0]])))
+TOKENS, ONES = jax.device_put((np.int32([[0, 2, 4], [0, 3, 1]]), np.ones((2, 3), np.int32)))
 
 
 @pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)'])
@@ -27,15 +26,14 @@ def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
         attention_dropout_rate=0.0, norm='pre',
     )  # fmt: skip
     model = nnx.merge(*drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
-    ones = jnp.ones_like(TOKENS)
 
     @jax.jit
     def both() -> tuple[jax.Array, jax.Array, jax.Array]:
         other, decoder = model.encode(SOURCE, SEGMENTS), model.decoder
-        weights = cross_weights(decoder, TOKENS, ones, other)
-        x, context = decoder.embedded(TOKENS, ones, other=other)
+        weights = cross_weights(decoder, TOKENS, ONES, other)
+        x, context = decoder.embedded(TOKENS, ONES, other=other)
         first, last = decoder.stack.parameter_layers()
-        context = Context(ones, context.positions_BL, mechanism_rng=mechanism_rng(decoder.config, 0), other=other)
+        context = Context(ONES, context.positions_BL, mechanism_rng=mechanism_rng(decoder.config, 0), other=other)
         streams, _ = first.run((x,), context.of_layer(0))
         x = streams[0] + last.added(last.sub_layers[0], streams[0], context.of_layer(1))
         cross = last.cross_attention
@@ -43,7 +41,7 @@ def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
         summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.keys(other).value)
         return weights, cross.join_heads(summed), expected
 
-    weights, found, expected = both()
+    weights, found, expected = map(np.asarray, both())
     assert weights.shape == (2, 2, 3, 4) and not weights[1, ..., 3].any()
     assert_close(found, expected, gradient=True)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
@@ -56,4 +54,4 @@ def test_a_decoder_without_attention_has_no_weights():
     )  # fmt: skip
     model = nnx.merge(*drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
     with pytest.raises(InputError, match="^model.source_reading is 'state': no attention to the source, no weights"):
-        cross_weights(model.decoder, TOKENS, jnp.ones_like(TOKENS), model.encode(SOURCE, SEGMENTS))
+        jax.eval_shape(lambda: cross_weights(model.decoder, TOKENS, ONES, model.encode(SOURCE, SEGMENTS)))

@@ -12,9 +12,9 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.memory import Memory, empty_memory, empty_slots
+from efficient_attention.models.memory import Memory, empty_slots
 from tests.models.drawn import drawn
-from tests.models.test_memory import SMALL, XL
+from tests.models.test_memory import SMALL, WEIGHTS, XL, no_memory
 from tests.tolerances import assert_close
 
 VOCABULARY, LENGTH, SEGMENTS = 20, 12, 4
@@ -37,26 +37,26 @@ telling = nnx.jit(Decoder.telling)
 
 
 def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
-    return jax.random.randint(jax.random.key(1), (rows, length), 0, VOCABULARY)
+    return np.random.default_rng(1).integers(0, VOCABULARY, (rows, length), np.int32)
 
 
 def some_segments(length: int = LENGTH * SEGMENTS):
     """Row 0 is one text; row 1 begins with nothing, has texts that end within slots, and ends with padding."""
     numbers = np.ones((2, length), np.int32)
     numbers[1, LENGTH + 5 :], numbers[1, 2 * LENGTH + 4 :], numbers[1, -3:] = 2, 3, 0
-    return jnp.asarray(numbers)
+    return numbers
 
 
 def by_segments(decoder: Decoder, tokens_BL, segments_BL, memory=None):
     """The vectors of all segments side by side, the last memory, and what was told in each segment."""
-    memory = empty_memory(decoder.config, len(tokens_BL)) if memory is None else memory
+    memory = no_memory(decoder, len(tokens_BL)) if memory is None else memory
     hidden, each = [], []
     for start in range(0, tokens_BL.shape[1], LENGTH):
         part = slice(start, start + LENGTH)
         out, memory, told = telling(decoder, tokens_BL[:, part], segments_BL[:, part], memory)
         hidden.append(out)
         each.append(told)
-    return jnp.concatenate(hidden, axis=1), memory, each
+    return np.concatenate(hidden, axis=1), memory, each
 
 
 # ---- the definition: one row, lists of (vector, segment), float64 ----
@@ -148,7 +148,7 @@ def test_slots_are_those_of_the_definition(kind):
     assert_close(hidden[is_text], np.stack([row[0] for row in rows])[is_text].astype(np.float32))
     losses = rows[0][1] + rows[1][1]
     if decoder.config.reconstruction_weight:
-        assert_close(jnp.stack([one['reconstruction'] for one in told]), losses.astype(np.float32))
+        assert_close(np.stack([one['reconstruction'] for one in told]), losses.astype(np.float32))
         assert losses[0] == 0.0 or decoder.config.memory_length < LENGTH  # nothing has left yet
         assert (losses[1:] > 1e-3).all()
     else:
@@ -168,21 +168,24 @@ AS_PLAIN = {
 }
 
 
-@pytest.mark.parametrize('kind', AS_PLAIN)
-@pytest.mark.parametrize('compression', ['convolution', 'mean', 'max'])
+@pytest.mark.parametrize(
+    'kind, compression',
+    [(kind, 'convolution') for kind in AS_PLAIN]
+    + [(kind, pooling) for kind in ('transformer_xl', 'shared layers') for pooling in ('mean', 'max')],
+)
 def test_rate_1_with_an_identity_kernel_is_plain_memory_of_all_slots(kind, compression):
     weight = {} if compression == 'convolution' else POOLED
     decoder = nnx.clone(make(**IDENTITY | AS_PLAIN[kind] | {'compression': compression} | weight))
     if compression == 'convolution':
         kernel = decoder.stack.layers.compressor.kernel
-        kernel[...] = jnp.broadcast_to(jnp.eye(SMALL['width']), kernel.shape)
+        kernel[...] = jax.device_put(np.broadcast_to(np.eye(SMALL['width'], dtype=np.float32), kernel.shape))
     tokens, segments = some_tokens(), some_segments()
     hidden, memory, told = by_segments(decoder, tokens, segments)
     plain, after, _ = by_segments(decoder, tokens, segments, empty_slots(decoder.config, 2, 9 + 7))
     assert isinstance(after, Memory)
     assert_close(hidden, plain)
-    joined = [jnp.concatenate([memory.compressed.states_BNMD, memory.recent.states_BNMD], axis=2)]
-    joined.append(jnp.concatenate([memory.compressed.segments_BM, memory.recent.segments_BM], axis=1))
+    joined = [np.concatenate([memory.compressed.states_BNMD, memory.recent.states_BNMD], axis=2)]
+    joined.append(np.concatenate([memory.compressed.segments_BM, memory.recent.segments_BM], axis=1))
     assert_close(joined, [after.states_BNMD, after.segments_BM])
     assert all(abs(loss) < 1e-10 for one in told for loss in one.values())
 
@@ -205,9 +208,8 @@ def test_no_slot_tells_one_text_of_another():
     """Text 2 of row 1 begins within a slot: whatever text 1 was, slots and vectors after it are the same."""
     decoder, tokens, segments = make(**XL), some_tokens(), some_segments()
     border = LENGTH + 5
-    others = jnp.where(
-        (jnp.arange(tokens.shape[1]) < border)[None] & (segments == 1), (tokens + 3) % VOCABULARY, tokens
-    )
+    is_before = (np.arange(tokens.shape[1]) < border)[None] & (segments == 1)
+    others = np.where(is_before, (tokens + 3) % VOCABULARY, tokens)
     (one, memory, _), (other, after, _) = (by_segments(decoder, x, segments) for x in (tokens, others))
     np.testing.assert_array_equal(one[1, border:], other[1, border:])
     assert (one[1, :border] != other[1, :border]).any()
@@ -220,7 +222,7 @@ def test_no_slot_tells_one_text_of_another():
 
 def test_a_slot_of_a_text_that_has_ended_is_read_by_nobody():
     decoder, tokens = make(**XL), some_tokens()
-    numbers = jnp.asarray(np.repeat([[1, 1, 1, 2]], LENGTH, axis=1)).repeat(2, axis=0)
+    numbers = np.repeat(np.int32([[1, 1, 1, 2]] * 2), LENGTH, axis=1)
     hidden, _, _ = by_segments(decoder, tokens, numbers)
     last = slice(3 * LENGTH, None)
     alone, _, _ = by_segments(decoder, tokens[:, last], numbers[:, last])
@@ -241,29 +243,31 @@ def test_the_loss_of_the_compressor_moves_it_alone_and_no_other_loss_does(memory
     decoder, tokens, segments = make(**XL | {'memory_length': memory_length}), some_tokens(), some_segments()
     graph, compressor, others = parts(decoder)
     _, memory, _ = by_segments(decoder, tokens, segments)
+    tokens, segments, weights = jax.device_put((tokens, np.full((2, LENGTH), 3, np.int32), WEIGHTS))
 
-    @jax.jit
     def losses(compressor, others):
         """The sum of all outputs of two segments in a row, and what they told."""
         model = nnx.merge(graph, compressor, others)
-        first, after, told = model.telling(tokens[:, :LENGTH], jnp.full((2, LENGTH), 3, jnp.int32), memory)
-        second, _, more = model.telling(tokens[:, LENGTH : 2 * LENGTH], jnp.full((2, LENGTH), 3, jnp.int32), after)
-        weights = jax.random.normal(jax.random.key(4), first.shape)
+        first, after, told = model.telling(tokens[:, :LENGTH], segments, memory)
+        second, _, more = model.telling(tokens[:, LENGTH : 2 * LENGTH], segments, after)
         return (first * weights).sum() + (second * weights).sum(), told['reconstruction'] + more['reconstruction']
 
-    of_outputs, of_told = (
-        jax.grad(lambda *state, number=number: losses(*state)[number], argnums=(0, 1))(compressor, others)
-        for number in (0, 1)
-    )
+    @jax.jit
+    def gradients(compressor, others):
+        _, pull = jax.vjp(losses, compressor, others)
+        return jax.vmap(pull)(tuple(jnp.eye(2)))
+
+    of_both = jax.device_get(gradients(compressor, others))
+    of_outputs, of_told = (jax.tree.map(lambda leaf, number=number: leaf[number], of_both) for number in (0, 1))
     assert not any(leaf.any() for leaf in jax.tree.leaves(of_outputs[0]))
     assert not any(leaf.any() for leaf in jax.tree.leaves(of_told[1]))
     assert all(leaf.any() for leaf in jax.tree.leaves((of_outputs[1], of_told[0])))
 
 
 def test_the_slots_of_the_compressor_are_read():
-    decoder, tokens, segments = make(**XL), some_tokens(), jnp.ones((2, LENGTH * SEGMENTS), jnp.int32)
+    decoder, tokens, segments = make(**XL), some_tokens(), np.ones((2, LENGTH * SEGMENTS), np.int32)
     graph, compressor, others = parts(decoder)
-    changed = nnx.merge(graph, jax.tree.map(lambda x: x[:, ::-1], compressor), others)
+    changed = nnx.merge(graph, jax.tree.map(lambda x: np.asarray(x)[:, ::-1], compressor), others)
     one, other = (by_segments(model, tokens, segments)[0] for model in (decoder, changed))
     first_read = 2 * LENGTH  # the first tokens leave while the second segment is read
     np.testing.assert_array_equal(one[:, :first_read], other[:, :first_read])
@@ -271,9 +275,9 @@ def test_the_slots_of_the_compressor_are_read():
 
 
 def test_no_gradient_flows_into_a_memory_that_is_given():
-    decoder, tokens, segments = make(**XL), some_tokens(LENGTH), jnp.ones((2, LENGTH), jnp.int32)
-    weights = jax.random.normal(jax.random.key(4), (2, LENGTH, decoder.config.width))
-    _, memory, _ = by_segments(decoder, some_tokens(), jnp.ones((2, LENGTH * SEGMENTS), jnp.int32))
+    decoder = make(**XL)
+    tokens, segments, weights = jax.device_put((some_tokens(LENGTH), np.ones((2, LENGTH), np.int32), WEIGHTS))
+    _, memory, _ = by_segments(decoder, some_tokens(), np.ones((2, LENGTH * SEGMENTS), np.int32))
 
     def read(slots, recent):
         before = dataclasses.replace(
@@ -284,7 +288,8 @@ def test_no_gradient_flows_into_a_memory_that_is_given():
         hidden, _, told = decoder.telling(tokens, segments, before)
         return (hidden * weights).sum() + told['reconstruction']
 
-    gradients = jax.jit(jax.grad(read, argnums=(0, 1)))(memory.compressed.states_BNMD, memory.recent.states_BNMD)
+    run = jax.jit(jax.grad(read, argnums=(0, 1)))
+    gradients = jax.device_get(run(memory.compressed.states_BNMD, memory.recent.states_BNMD))
     assert not any(gradient.any() for gradient in gradients)
 
 
@@ -294,7 +299,7 @@ def test_no_gradient_flows_into_a_memory_that_is_given():
 def test_a_segment_that_does_not_divide_is_refused():
     decoder, tokens = make(**XL), some_tokens(LENGTH - 1)
     with pytest.raises(ValueError, match="a segment of 11 tokens with model.compression 'convolution' at rate 3"):
-        decoder.telling(tokens, jnp.ones_like(tokens), empty_memory(decoder.config, 2))
+        decoder.telling(tokens, np.ones_like(tokens), no_memory(decoder, 2))
 
 
 def test_slots_without_a_memory_are_refused():

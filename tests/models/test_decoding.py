@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -27,7 +26,7 @@ CONFIG = ModelConfig(
     width=16, heads=2, vocab_size=32, layers=2, max_length=LENGTH, token_types=0, attention='causal', norm='pre',
     positions='none', rotary=True, init_std=0.3, attention_dropout_rate=0.0, dropout_rate=0.0,
 )  # fmt: skip
-MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each
+MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each, where it has a table
     'rotary': {'attention': 'causal; causal & window(5)', 'sharing': 'all'},
     'learned': {
         'attention': 'sparse_fixed(8, 2); sparse_strided(5)', 'positions': 'learned', 'rotary': False, 'norm': 'post',
@@ -56,31 +55,38 @@ MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each
     },
     'synthesizer': {
         'attention': "synthesizer('factorized', 40, 20, pattern=causal)", 'rotary': False, 'relative': 'alibi',
+        'layers': 1,
     },
-    'synthesizer of nothing': {'attention': "synthesizer('random', 40, pattern=causal & window(9))", 'rotary': False},
-    'cosines': {'attention': "linear('cos', 40, causal=True, chunk=16)", 'rotary': False},
-    'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward': False},
+    'synthesizer of nothing': {
+        'attention': "synthesizer('random', 40, pattern=causal & window(9))", 'rotary': False, 'layers': 1,
+    },
+    'cosines': {'attention': "linear('cos', 40, causal=True, chunk=16)", 'rotary': False, 'layers': 1},
+    'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward': False, 'layers': 1},
     'sru, reversible': {'cell': 'sru2', 'rotary': False, 'stack': 'reversible', 'sharing': 'all'},
     'tupe': {'relative': 'tupe_r', 'stack': 'reversible', 'sharing': 'all', 'rotary': False},
 }  # fmt: skip
-TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, LENGTH)), jnp.int32)
-ONES = jnp.ones_like(TOKENS)
+TOKENS = np.random.default_rng(0).integers(0, 32, (2, LENGTH)).astype(np.int32)
+ONES = np.ones_like(TOKENS)
 
 
 @functools.cache
 def decoder_of(**fields: Any) -> tuple[nnx.GraphDef, dict]:
     config = dataclasses.replace(CONFIG, **fields)
-    graph, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    rng = np.random.default_rng(1)  # where nothing is zero and nothing needs compiling
-
-    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.asarray(rng.normal(0.0, 0.3, leaf.shape) + (len(leaf.shape) == 1), jnp.float32)
-
-    return graph, jax.tree.map(draw, nnx.to_pure_dict(shapes))
+    return drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
 
 
 def cached_of(graph: nnx.GraphDef, params: dict) -> CachedDecoder:
     return CachedDecoder(nnx.merge(graph, params), LENGTH)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def first_state(graph: nnx.GraphDef, params: dict) -> DecodeState:
+    """That of two rows before any token."""
+    return cached_of(graph, params).init_state(2)
+
+
+def segments_of(lengths: list[int], longest: int) -> np.ndarray:
+    return (np.arange(longest)[None] < np.asarray(lengths)[:, None]).astype(np.int32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -112,14 +118,13 @@ def by_token(graph: nnx.GraphDef, params: dict, state: DecodeState, tokens: jax.
 def test_a_prompt_and_then_token_by_token_equals_the_whole_text(name: str):
     """Also with a prompt that is longer in one row than in the other: each row goes on where its own ends."""
     model = decoder_of(**MODELS[name])
-    expected = whole(*model, TOKENS, ONES)
+    expected = np.asarray(whole(*model, TOKENS, ONES))
     long, short, rest = 20, 13, LENGTH - 20
-    segments = (jnp.arange(long)[None] < jnp.asarray([[long], [short]])).astype(jnp.int32)
-    prompt, state = read_piece(*model, cached_of(*model).init_state(2), TOKENS[:, :long], segments)
+    prompt, state = read_piece(*model, first_state(*model), TOKENS[:, :long], segments_of([long, short], long))
     np.testing.assert_array_equal(state.length_B, [long, short])
-    logits, _ = by_token(*model, state, jnp.stack([TOKENS[0, long:], TOKENS[1, short : short + rest]]))
+    logits, _ = by_token(*model, state, np.stack([TOKENS[0, long:], TOKENS[1, short : short + rest]]))
     for row, start in enumerate((long, short)):
-        found = jnp.concatenate([prompt[row, :start], logits[row]])
+        found = np.concatenate([np.asarray(prompt)[row, :start], np.asarray(logits)[row]])
         np.testing.assert_allclose(found, expected[row, : start + rest], rtol=1e-4, atol=1e-4)
 
 
@@ -135,38 +140,47 @@ def test_layers_may_share_what_a_mechanism_learns(monkeypatch: pytest.MonkeyPatc
     fields = {'attention': "synthesizer('dense', 41, pattern=causal)", 'rotary': False}
     graph, params = decoder_of(**fields)
     assert 'learned' in params['stack'] and 'learned' not in str(params['stack']['layers'])
-    state = cached_of(graph, params).init_state(2)
+    state = first_state(graph, params)
     assert_close(by_token(graph, params, state, TOKENS)[0], whole(graph, params, TOKENS, ONES))
 
 
-@pytest.mark.parametrize('fields', [{'norm': 'post'}, {'stack': 'reversible'}], ids=['post', 'reversible'])
-def test_cross_attention_reads_keys_that_are_computed_once(fields: dict):
-    config = dataclasses.replace(CONFIG, **fields)
+def test_cross_attention_reads_keys_that_are_computed_once():
+    """In a reversible stack; tests/models/test_cross_decoding.py has the others."""
+    config = dataclasses.replace(CONFIG, stack='reversible')
     graph, params = drawn(lambda: Decoder(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
-    segments = jnp.asarray([[1, 1, 1, 0], [1, 1, 1, 1]])
-    other = OtherSequence(jax.random.normal(jax.random.key(0), (2, 4, 16)), segments)
-    expected = jax.jit(lambda params: nnx.merge(graph, params)(TOKENS[:, :8], ONES[:, :8], other=other))(params)
-    state = jax.jit(lambda params: cached_of(graph, params).init_state(2, other=other))(params)
+    states = np.random.default_rng(0).normal(size=(2, 4, 16)).astype(np.float32)
+    other = OtherSequence(states, np.int32([[1, 1, 1, 0], [1, 1, 1, 1]]))
+
+    @jax.jit
+    def begin(params: dict, other: OtherSequence, *arrays: jax.Array) -> tuple[jax.Array, DecodeState]:
+        return nnx.merge(graph, params)(*arrays, other=other), cached_of(graph, params).init_state(2, other=other)
+
+    expected, state = begin(params, other, TOKENS[:, :8], ONES[:, :8])
     assert [type(cache).__name__ for cache in state.caches] == ['KeyCache', 'FixedKeys'] * 2
     first, state = read_piece(graph, params, state, TOKENS[:, :5], ONES[:, :5])
     rest, after = by_token(graph, params, state, TOKENS[:, 5:8])
-    assert_close(jnp.concatenate([first, rest], axis=1), expected, gradient=True)
+    assert_close(np.concatenate([first, rest], axis=1), expected, gradient=True)
     np.testing.assert_array_equal(after.caches[1].key_BGMK, state.caches[1].key_BGMK)
     other_keys = state._replace(
         caches=tuple(cache for pair in zip(state.caches[::2], state.caches[3::-2], strict=True) for cache in pair)
     )
-    assert jnp.abs(by_token(graph, params, other_keys, TOKENS[:, 5:8])[0] - rest).max() > 1e-2
+    others, _ = by_token(graph, params, other_keys, TOKENS[:, 5:8])
+    assert np.abs(np.asarray(others) - np.asarray(rest)).max() > 1e-2
     with pytest.raises(ValueError, match='cross_attention reads another sequence'):
-        cached_of(graph, params).init_state(2)
+        first_state(graph, params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def in_pieces(graph: nnx.GraphDef, params: dict, state: DecodeState, *arrays: jax.Array) -> DecodeState:
+    return read_prompt(cached_of(graph, params), state, *arrays, piece=9)
 
 
 def test_a_long_prompt_is_read_in_pieces():
     """The last of them padded, and one that is all padding: the state is the one of a single piece."""
     model = decoder_of(**MODELS['rotary'])
-    segments = (jnp.arange(LENGTH)[None] < jnp.asarray([[20], [5]])).astype(jnp.int32)
-    state = cached_of(*model).init_state(2)
-    read = jax.jit(lambda params, state: read_prompt(cached_of(model[0], params), state, TOKENS, segments, piece=9))
-    pieces, once = read(model[1], state), read_piece(*model, state, TOKENS[:, :20], segments[:, :20])[1]
+    segments, state = segments_of([20, 5], LENGTH), first_state(*model)
+    pieces = in_pieces(*model, state, TOKENS, segments)
+    _, once = read_piece(*model, state, TOKENS[:, :20], segments[:, :20])
     np.testing.assert_array_equal(pieces.length_B, once.length_B)
     for left, right in zip(pieces.caches, once.caches, strict=True):
         np.testing.assert_array_equal(left.segments_BM, right.segments_BM)
@@ -176,22 +190,19 @@ def test_a_long_prompt_is_read_in_pieces():
 def test_padding_behind_the_position_table_changes_nothing():
     """The last piece of the prompt reaches beyond it."""
     model = decoder_of(**MODELS['learned'])
-    segments = (jnp.arange(LENGTH)[None] < LENGTH - 1).astype(jnp.int32).repeat(2, 0)
-    state = cached_of(*model).init_state(2)
-    read = jax.jit(lambda params, state: read_prompt(cached_of(model[0], params), state, TOKENS, segments, piece=9))
-    logits, state = read_piece(*model, read(model[1], state), TOKENS[:, -1:], ONES[:, -1:])
-    assert_close(logits[:, 0], whole(*model, TOKENS, ONES)[:, -1], gradient=True)
-    assert jnp.isnan(read_piece(*model, state, TOKENS[:, :1], ONES[:, :1])[0]).all()
+    state = in_pieces(*model, first_state(*model), TOKENS, segments_of([LENGTH - 1] * 2, LENGTH))
+    logits, state = read_piece(*model, state, TOKENS[:, -1:], ONES[:, -1:])
+    assert_close(np.asarray(logits)[:, 0], np.asarray(whole(*model, TOKENS, ONES))[:, -1], gradient=True)
+    assert np.isnan(read_piece(*model, state, TOKENS[:, :1], ONES[:, :1])[0]).all()
 
 
 def test_packed_texts_do_not_read_one_another():
     """One of them begins in the middle of a piece."""
     model = decoder_of(**MODELS['rotary'])
-    segments = jnp.where(jnp.arange(LENGTH) < 15, 1, 2)[None].repeat(2, 0)
-    first, state = read_piece(*model, cached_of(*model).init_state(2), TOKENS[:, :20], segments[:, :20])
+    segments = 2 - segments_of([15, 15], LENGTH)
+    first, state = read_piece(*model, first_state(*model), TOKENS[:, :20], segments[:, :20])
     second, _ = read_piece(*model, state, TOKENS[:, 20:], segments[:, 20:])
-    found = jnp.concatenate([first, second], axis=1)
-    assert_close(found, whole(*model, TOKENS, segments), gradient=True)
+    assert_close(np.concatenate([first, second], axis=1), whole(*model, TOKENS, segments), gradient=True)
 
 
 def test_memory_follows_what_may_still_be_read():
@@ -230,7 +241,6 @@ def test_a_model_with_memory_reads_so_many_tokens_before_each(same_length: bool)
     xl = {'relative': 'transformer_xl', 'rotary': False}
     graph, params = decoder_of(**xl, memory_length=6, same_length=same_length)
     window, _ = decoder_of(**xl, attention=f'causal & window({6 - same_length})')
-    cached = cached_of(graph, params)
-    logits, state = by_token(graph, params, cached.init_state(2), TOKENS)
+    logits, state = by_token(graph, params, first_state(graph, params), TOKENS)
     assert_close(logits, whole(window, params, TOKENS, ONES), dtype='float32', gradient=True)
     assert all(cache.key_BGMK.shape[2] == 7 - same_length for cache in state.caches)

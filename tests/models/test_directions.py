@@ -13,6 +13,7 @@ from efficient_attention.models.directions import DirectionNorms, direction_conf
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(
@@ -28,12 +29,13 @@ CONFIG = ModelConfig(
     norm='pre',
     norm_epsilon=1e-5,
 )
-TOKENS = jax.random.randint(jax.random.key(0), (3, 7), 1, 11)
-SEGMENTS = jnp.asarray([[1] * 7, [1, 1, 1, 2, 2, 2, 0], [0, 1, 1, 1, 0, 0, 0]])
+TOKENS = np.random.default_rng(0).integers(1, 11, (3, 7), np.int32)
+SEGMENTS = np.asarray([[1] * 7, [1, 1, 1, 2, 2, 2, 0], [0, 1, 1, 1, 0, 0, 0]], np.int32)
 
 
 def encoder_of(**fields: object) -> Encoder:
-    return Encoder(dataclasses.replace(CONFIG, **fields), rngs=nnx.Rngs(0))
+    config = dataclasses.replace(CONFIG, **fields)
+    return nnx.merge(*drawn(lambda: Encoder(config, rngs=nnx.Rngs(0)), std=0.4))
 
 
 def test_a_direction_is_half_as_wide():
@@ -44,30 +46,40 @@ def test_a_direction_is_half_as_wide():
 
 @pytest.mark.parametrize('norm', ['pre', 'post'])
 def test_it_is_two_stacks_one_of_which_reads_the_row_from_its_end(norm: str):
-    encoder = encoder_of(norm=norm)
-    x_BLE = encoder.embeddings(TOKENS, jnp.zeros_like(TOKENS), jnp.zeros_like(TOKENS))
-    assert x_BLE.shape == (3, 7, 6)
-    places = jnp.zeros_like(TOKENS)
-    ahead = encoder.stack.ahead(x_BLE, Context(SEGMENTS, places))
-    back = encoder.stack.back(x_BLE[:, ::-1], Context(SEGMENTS[:, ::-1], places))[:, ::-1]
-    if norm == 'pre':
-        ahead, back = encoder.norm.ahead(ahead), encoder.norm.back(back)
-    assert_close(encoder(TOKENS, SEGMENTS), jnp.concatenate([ahead, back], axis=-1))
-    _, inside = encoder.with_inside(TOKENS, SEGMENTS)
-    assert inside.states_NBLD.shape == (3, 3, 7, 12)
-    assert_close(inside.states_NBLD[-1], encoder(TOKENS, SEGMENTS))
+
+    @nnx.jit
+    def run(encoder: Encoder) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        places = jnp.zeros_like(TOKENS)
+        x_BLE = encoder.embeddings(TOKENS, places, places)
+        assert x_BLE.shape == (3, 7, 6)
+        ahead = encoder.stack.ahead(x_BLE, Context(SEGMENTS, places))
+        back = encoder.stack.back(x_BLE[:, ::-1], Context(SEGMENTS[:, ::-1], places))[:, ::-1]
+        if norm == 'pre':
+            ahead, back = encoder.norm.ahead(ahead), encoder.norm.back(back)
+        states_NBLD = encoder.with_inside(TOKENS, SEGMENTS)[1].states_NBLD
+        return encoder(TOKENS, SEGMENTS), ahead, back, states_NBLD
+
+    found, ahead, back, states_NBLD = map(np.asarray, run(encoder_of(norm=norm)))
+    assert_close(found, np.concatenate([ahead, back], axis=-1))
+    assert states_NBLD.shape == (3, 3, 7, 12)
+    assert_close(states_NBLD[-1], found)
 
 
 @pytest.mark.parametrize('feed_forward', [True, False])
 def test_no_direction_reads_the_other(feed_forward: bool):
     """Of all layers' states at a position: exactly zero gradients to what lies on the other side of it."""
+
+    @nnx.jit
+    def jacobian(encoder: Encoder) -> jax.Array:
+        x_BLD, context = encoder.embedded(TOKENS[:1], SEGMENTS[:1])
+
+        def states(x_BLD: jax.Array) -> jax.Array:
+            return encoder.norm(encoder.stack.tapped(x_BLD, context)[1].outputs_NBLD)[:, 0]
+
+        return jax.jacobian(states)(x_BLD)
+
     encoder = encoder_of(feed_forward=feed_forward)
-    x_BLD, context = encoder.embedded(TOKENS[:1], SEGMENTS[:1])
-
-    def states(x_BLD: jax.Array) -> jax.Array:
-        return encoder.norm(encoder.stack.tapped(x_BLD, context)[1].outputs_NBLD)[:, 0]
-
-    slopes = np.abs(np.asarray(jax.jacobian(states)(x_BLD))[:, :, :, 0])  # layer, at, of, from, from unit
+    slopes = np.abs(np.asarray(jacobian(encoder))[:, :, :, 0])  # layer, at, of, from, from unit
     ahead, back = slopes[:, :, :6].max(axis=(0, 2)), slopes[:, :, 6:].max(axis=(0, 2))
     assert not ahead[:, :, 6:].any() and not back[:, :, :6].any()  # nor halves of another
     ahead, back = ahead.max(axis=-1), back.max(axis=-1)
@@ -77,15 +89,17 @@ def test_no_direction_reads_the_other(feed_forward: bool):
 
 
 def test_packed_texts_and_padding_change_nothing():
-    encoder = encoder_of()
-    packed = encoder(TOKENS, SEGMENTS)
-    for row, first, last in ((1, 0, 3), (1, 3, 6), (2, 1, 4)):
-        alone = encoder(TOKENS[row : row + 1, first:last], jnp.ones((1, last - first), jnp.int32))
-        assert_close(packed[row, first:last], alone[0])
+    places = [(1, slice(0, 3)), (1, slice(3, 6)), (2, slice(1, 4))]
+    texts = np.stack([TOKENS[place] for place in places])
+    both = nnx.jit(lambda encoder: (encoder(TOKENS, SEGMENTS), encoder(texts, np.ones_like(texts))))
+    packed, alone = map(np.asarray, both(encoder_of()))
+    for number, place in enumerate(places):
+        assert_close(packed[place], alone[number])
 
 
 def test_each_half_is_normed_by_itself():
-    norms = DirectionNorms(CONFIG, rngs=nnx.Rngs(0))
-    x = jax.random.normal(jax.random.key(1), (2, 12))
-    assert_close(norms(x), jnp.concatenate([norms.ahead(x[:, :6]), norms.back(x[:, 6:])], axis=-1))
-    assert isinstance(Encoder(dataclasses.replace(CONFIG, directions_apart=False), rngs=nnx.Rngs(0)).stack, Stack)
+    norms = nnx.merge(*drawn(lambda: DirectionNorms(CONFIG, rngs=nnx.Rngs(0))))
+    x = np.random.default_rng(1).normal(size=(2, 12)).astype(np.float32)
+    found, *halves = nnx.jit(lambda norms, x: (norms(x), norms.ahead(x[:, :6]), norms.back(x[:, 6:])))(norms, x)
+    assert_close(found, np.concatenate(halves, axis=-1))
+    assert isinstance(encoder_of(directions_apart=False).stack, Stack)

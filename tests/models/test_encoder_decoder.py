@@ -6,7 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -14,6 +13,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models import reversible
 from efficient_attention.models.encoder_decoder import EncoderDecoder
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 VASWANI = ModelConfig(
@@ -45,16 +45,16 @@ T5 = dataclasses.replace(
 )
 BART = dataclasses.replace(VASWANI, positions='learned', position_offset=2, embedding_norm=True)
 KINDS = {'vaswani': VASWANI, 't5': T5, 'bart': BART}
-# A layer of each mechanism that packed pairs may have.
+# A layer of each mechanism that packed pairs may have, beside those of the models above.
 MECHANISMS = dataclasses.replace(
     VASWANI,
-    layers=4,
-    decoder_layers=4,
+    layers=3,
+    decoder_layers=3,
     norm='pre',
     positions='none',
     rotary=True,
-    attention='full;window(2);favor(8);linear',
-    decoder_attention='causal;causal & window(3);favor(8, causal=True);linear(causal=True)',
+    attention='window(2);favor(8);linear',
+    decoder_attention='causal & window(3);favor(8, causal=True);linear(causal=True)',
     cross_attention='window(4)',
 )
 FEATURES = dataclasses.replace(T5, cross_attention='favor(8)', stack='reversible')
@@ -64,7 +64,12 @@ PACKED = 1e-5  # relative and absolute: what docs/text_to_text.md promises of pa
 
 @functools.cache
 def model_of(name: str) -> EncoderDecoder:
-    return EncoderDecoder(KINDS[name], rngs=nnx.Rngs(0))
+    return nnx.merge(*parts_of(KINDS[name]))
+
+
+@functools.cache
+def parts_of(config: ModelConfig) -> tuple[nnx.GraphDef, dict]:
+    return drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.25)
 
 
 @functools.cache
@@ -95,12 +100,15 @@ def squares(name: str):
     return functools.partial(both, nnx.state(model_of(name)))
 
 
-def ids(seed: int, length: int) -> jax.Array:
-    return jax.random.randint(jax.random.key(seed), (1, length), 1, 40)
+def ids(seed: int, length: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(1, 40, (1, length), np.int32)
 
 
-def ones(tokens: jax.Array) -> jax.Array:
-    return jnp.ones_like(tokens)
+def ones(tokens: np.ndarray) -> np.ndarray:
+    return np.ones_like(tokens)
+
+
+ARRAYS = jax.device_put((ids(5, 6), np.int32([[1] * 4 + [0] * 2]), ids(6, 5), np.ones((1, 5), np.int32)))
 
 
 @pytest.mark.parametrize('name', KINDS)
@@ -115,46 +123,44 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
         for side, length in ((0, 12), (1, 10)):
             sides = [pairs[number][side] for number in chosen]
             sizes = [one.shape[1] for one in sides] + [length - sum(one.shape[1] for one in sides)]
-            filled = jnp.pad(jnp.concatenate(sides, axis=1), ((0, 0), (0, sizes[-1])))
+            filled = np.pad(np.concatenate(sides, axis=1), ((0, 0), (0, sizes[-1])))
             numbers = [*range(1, len(chosen) + 1), 0]
             segments = np.repeat(numbers, sizes)[None].astype(np.int32)
             positions = np.concatenate([np.arange(size) for size in sizes])[None].astype(np.int32)
-            arrays.append((filled, jnp.asarray(segments), jnp.asarray(positions)))
+            arrays.append((filled, segments, positions))
         (source, source_segments, source_positions), (tokens, segments, positions) = arrays
         arrays, positions = (source, source_segments, tokens, segments), (source_positions, positions)
         if with_gradient:
-            return squares(name)(*arrays, positions=positions)
-        return run(name)(*arrays, positions=positions), None
+            return jax.device_get(squares(name)(*arrays, positions=positions))
+        return np.asarray(run(name)(*arrays, positions=positions)), None
 
     both, gradient = packed([0, 1])
     alone = [packed([number]) for number in (0, 1)]
     for (logits, _), (_, cut) in zip(alone, cuts, strict=True):
         np.testing.assert_allclose(both[:, cut], logits[:, : cut.stop - cut.start], rtol=PACKED, atol=PACKED)
     if with_gradient:
-        assert_close(gradient, jax.tree.map(jnp.add, *(one[1] for one in alone)), gradient=True)
+        assert_close(gradient, jax.tree.map(np.add, *(one[1] for one in alone)), gradient=True)
 
 
 def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():
     """Of mechanisms whose `reads_length` is False, a layer each; evaluations and searches pad them differently."""
     attention = 'full;block(4);longformer(4, 2);favor(8)'
-    causal = 'causal & block(4);sparse_fixed(4, 1);favor(8, causal=True);linear(causal=True)'
+    causal = 'causal & block(4);sparse_fixed(4, 1);linear(causal=True)'
     config = dataclasses.replace(
-        VASWANI, layers=4, decoder_layers=4, norm='pre', attention=attention, decoder_attention=causal
+        VASWANI, layers=4, decoder_layers=3, norm='pre', attention=attention, decoder_attention=causal
     )
     assert not config.encoder.reads_length and not config.decoder.reads_length
-    model, found = EncoderDecoder(config, rngs=nnx.Rngs(0)), []
+    model, found = nnx.merge(*parts_of(config)), []
     for more in (0, 17):
         arrays = [
-            jnp.pad(side, ((0, 0), (0, more))) for tokens in (ids(5, 7), ids(6, 5)) for side in (tokens, ones(tokens))
+            np.pad(side, ((0, 0), (0, more))) for tokens in (ids(5, 7), ids(6, 5)) for side in (tokens, ones(tokens))
         ]
-        found.append(nnx.jit(lambda model, *arrays: model(*arrays))(model, *arrays)[:, :5])
+        found.append(np.asarray(nnx.jit(lambda model, *arrays: model(*arrays))(model, *arrays))[:, :5])
     assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize('name', ['t5', 'bart'])
-def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch):
-    model, source, tokens = model_of(name), ids(5, 6), ids(6, 5)
-    segments = ones(source).at[0, 4:].set(0)
+def test_later_targets_and_padding_of_the_source_have_no_gradient(monkeypatch: pytest.MonkeyPatch):
+    model, (source, segments, tokens, all_ones) = model_of('t5'), ARRAYS
     table = type(model.decoder.embeddings.token)
     lookup = table.__call__
 
@@ -165,13 +171,14 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, mon
             return lookup(self, inputs) + added[inputs.shape != source.shape]
 
         monkeypatch.setattr(table, '__call__', vectors)
-        return model(source, segments, tokens, ones(tokens))[0, place].sum()
+        return model(source, segments, tokens, all_ones)[0, place].sum()
 
     gradient = jax.jit(jax.grad(logits_at))
     for place in range(tokens.shape[1]):
-        of_source, of_target = gradient((jnp.zeros((1, 6, 16)), jnp.zeros((1, 5, 16))), jnp.int32(place))
+        nothing = np.zeros((1, 6, 16), np.float32), np.zeros((1, 5, 16), np.float32)
+        of_source, of_target = jax.device_get(gradient(nothing, np.int32(place)))
         later = place + 1
-        assert not np.asarray(of_target[0, later:]).any() and not np.asarray(of_source[0, 4:]).any()
+        assert not of_target[0, later:].any() and not of_source[0, 4:].any()
         assert np.abs(of_target[0, :later]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
 
 
@@ -192,13 +199,12 @@ def test_the_table_is_one_or_two():
 
 @pytest.mark.parametrize('fields', [{'feed_forward_dropout_rate': 0.5}, {'dropout_rate': 0.5, 'final_dropout': True}])
 def test_dropout_inside_and_at_the_end_follows_from_the_key(fields: dict):
-    graph, params = nnx.split(EncoderDecoder(dataclasses.replace(T5, **fields), rngs=nnx.Rngs(0)))
-    source, tokens = ids(7, 5), ids(8, 4)
+    graph, params = parts_of(dataclasses.replace(T5, **fields))
 
     @jax.jit
     def logits(seed: jax.Array) -> jax.Array:
         model = nnx.merge(graph, params)
-        return model(source, ones(source), tokens, ones(tokens), rng=jax.random.key(seed))
+        return model(*ARRAYS, rng=jax.random.key(seed))
 
     one, same, other = (logits(seed) for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.allclose(one, other)
@@ -213,23 +219,20 @@ def test_a_decoder_that_reads_later_positions_is_refused():
 
 
 @functools.cache
-def loss_and_gradient(**fields: str) -> tuple[jax.Array, dict]:
+def loss_and_gradient(**fields: str) -> tuple[np.ndarray, dict]:
     """Of Vaswani's model with these fields, before each sub-layer normalised."""
     config = dataclasses.replace(VASWANI, norm='pre', decoder_layers=2, **fields)
-    graph, params = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, params = parts_of(config)
 
-    def loss(params: nnx.State) -> jax.Array:
-        source, tokens = ids(5, 6), ids(6, 5)
-        logits = nnx.merge(graph, params)(source, ones(source).at[0, 4:].set(0), tokens, ones(tokens))
+    def loss(params: dict) -> jax.Array:
+        logits = nnx.merge(graph, params)(*ARRAYS)
         return jnp.sin(logits.astype(jnp.float32)).mean()
 
-    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
-    return value, nnx.to_pure_dict(gradient)
+    return jax.device_get(jax.jit(jax.value_and_grad(loss))(params))
 
 
-@pytest.mark.parametrize('remat', ['full', 'dots'])
-def test_what_is_computed_again_changes_nothing(remat: str):
-    assert_close(loss_and_gradient(remat=remat), loss_and_gradient(), gradient=True)
+def test_what_is_computed_again_changes_nothing():
+    assert_close(loss_and_gradient(remat='full'), loss_and_gradient(), gradient=True)
 
 
 def test_reversible_stacks_have_the_gradients_of_their_definition(monkeypatch: pytest.MonkeyPatch):
@@ -261,5 +264,10 @@ def test_bfloat16_is_near_float32():
     value, gradient = loss_and_gradient(dtype='bfloat16')
     expected, expected_gradient = loss_and_gradient()
     assert float(value) == pytest.approx(float(expected), abs=0.02)
-    error = jax.tree.map(jnp.subtract, gradient, expected_gradient)
-    assert optax.tree.norm(error) < 0.1 * optax.tree.norm(expected_gradient)
+    error = jax.tree.map(np.subtract, gradient, expected_gradient)
+    assert norm(error) < 0.1 * norm(expected_gradient)
+
+
+def norm(tree: dict) -> float:
+    """The length of all numbers of a tree as one vector."""
+    return float(np.sqrt(sum(np.square(np.float64(leaf)).sum() for leaf in jax.tree.leaves(tree))))

@@ -11,6 +11,7 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import NOWHERE, FineTuningModel
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, layers=2, vocab_size=13, max_length=16, init_std=0.3, norm_epsilon=1e-5)
@@ -28,7 +29,11 @@ HEADS = {
 
 
 def model_of(head: HeadConfig) -> FineTuningModel:
-    return FineTuningModel(CONFIG, head, rngs=nnx.Rngs(0))
+    return nnx.merge(*drawn(lambda: FineTuningModel(CONFIG, head, rngs=nnx.Rngs(0))))
+
+
+def dense(layer: nnx.Module, x: np.ndarray) -> np.ndarray:
+    return x @ np.asarray(layer.kernel[...]) + np.asarray(layer.bias[...])
 
 
 @nnx.jit
@@ -57,7 +62,7 @@ def batch_of(length: int = LENGTH, padded_to: int = LENGTH) -> dict[str, np.ndar
     ],
 )
 def test_shapes(name: str, shapes: dict):
-    outputs = jax.eval_shape(lambda batch: model_of(HEADS[name])(batch), batch_of())
+    outputs = jax.eval_shape(model_of(HEADS[name]), batch_of())
     assert {key: value.shape for key, value in outputs.items()} == shapes
     assert {value.dtype for value in outputs.values()} == {jnp.dtype('float32')}
 
@@ -71,10 +76,10 @@ def test_a_rows_logits_are_those_of_its_first_vector(name: str):
     model = model_of(HEADS[name])
     logits, first_BD = map(np.asarray, both(model, batch_of()))
     if model.pooler is not None:
-        inner = first_BD @ np.asarray(model.pooler.dense.kernel[...])  # biases start at 0
+        inner = dense(model.pooler.dense, first_BD)
         first_BD = np.tanh(inner) if name == 'sequence' else np.maximum(inner, 0.0)
     assert (model.pooler is None) == (name == 'plain')
-    assert_close(logits, first_BD @ np.asarray(model.head.out.kernel[...]))
+    assert_close(logits, dense(model.head.out, first_BD))
 
 
 def two_rows(padded_to: int = LENGTH) -> dict[str, np.ndarray]:
@@ -88,8 +93,7 @@ def test_towers_compare_the_vectors_of_two_rows_that_do_not_read_each_other():
     model = model_of(HEADS['towers'])
     a_BD, b_BD = (np.asarray(encode(model, batch_of(length, length))).mean(axis=1) for length in (7, 5))
     joined_BD = np.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
-    inner_BD = np.maximum(joined_BD @ np.asarray(model.pooler.dense.kernel[...]), 0.0)
-    expected_BC = inner_BD @ np.asarray(model.head.out.kernel[...])
+    expected_BC = dense(model.head.out, np.maximum(dense(model.pooler.dense, joined_BD), 0.0))
     assert model.pooler.dense.kernel.shape == (64, 16)
     assert_close(logits_of(model, two_rows()), expected_BC)
     assert_close(logits_of(model, two_rows(9)), expected_BC)  # whatever the padding
@@ -97,15 +101,16 @@ def test_towers_compare_the_vectors_of_two_rows_that_do_not_read_each_other():
 
 def test_towers_draw_dropout_for_each_row_and_side():
     @nnx.jit
-    def drawn(model: FineTuningModel, batch: dict[str, jax.Array]) -> list[jax.Array]:
+    def dropped(model: FineTuningModel, batch: dict[str, jax.Array]) -> list[jax.Array]:
         keys = jax.random.split(jax.random.key(3), ROWS)
         last = {name: array[-1:] for name, array in batch.items()}
         draws = ((batch, keys), (batch, keys[::-1]), (last, keys[-1:]))
         return [model(rows, rng=rng)['logits'] for rows, rng in draws]
 
     head = dataclasses.replace(HEADS['towers'], dropout_rate=0.5)
-    model = FineTuningModel(dataclasses.replace(CONFIG, dropout_rate=0.5), head, rngs=nnx.Rngs(0))
-    found, turned, of_last = map(np.asarray, drawn(model, two_rows()))
+    config = dataclasses.replace(CONFIG, dropout_rate=0.5)
+    model = nnx.merge(*drawn(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0))))
+    found, turned, of_last = map(np.asarray, dropped(model, two_rows()))
     assert found.shape == (ROWS, 3) and not np.allclose(found, turned)
     assert_close(of_last, found[-1:])  # of its own key alone
 
@@ -120,9 +125,8 @@ def test_a_feed_forward_layer_stands_before_bigbirds_spans():
     @nnx.jit
     def both(model: FineTuningModel, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x_BLD = model.encode(batch)
-        inner = jax.nn.gelu(x_BLD @ model.head.inner.kernel[...], approximate=True)
-        x_BLD = model.head.norm(x_BLD + inner @ model.head.outer.kernel[...])
-        return model(batch)['logits'], x_BLD @ model.head.out.kernel[...]
+        x_BLD = model.head.norm(x_BLD + model.head.outer(jax.nn.gelu(model.head.inner(x_BLD), approximate=True)))
+        return model(batch)['logits'], model.head.out(x_BLD)
 
     assert_close(*both(model_of(HEADS['deep_span']), batch_of()))
 
@@ -146,17 +150,17 @@ def test_dropout_is_drawn_for_each_row_and_choice():
     model = model_of(HeadConfig(kind='choice', dropout_rate=0.5))
     same = {name: np.stack([array] * 2, axis=1) for name, array in batch_of().items()}
     keys = jax.random.split(jax.random.key(3), ROWS)
-    drawn = np.asarray(logits_of(model, same, keys))
-    assert (drawn[:, 0] != drawn[:, 1]).all()
-    np.testing.assert_array_equal(drawn, logits_of(model, same, keys))
+    dropped = np.asarray(logits_of(model, same, keys))
+    assert (dropped[:, 0] != dropped[:, 1]).all()
+    np.testing.assert_array_equal(dropped, logits_of(model, same, keys))
     still = np.asarray(logits_of(model, same))
     np.testing.assert_array_equal(still[:, 0], still[:, 1])
 
 
 def test_a_model_without_token_types_takes_batches_that_have_them():
     config = dataclasses.replace(CONFIG, token_types=0)
-    model = FineTuningModel(config, HEADS['span'], rngs=nnx.Rngs(0))
-    assert logits_of(model, batch_of()).shape == (ROWS, LENGTH, 2)
+    model = nnx.merge(*drawn(lambda: FineTuningModel(config, HEADS['span'], rngs=nnx.Rngs(0))))
+    assert jax.eval_shape(lambda batch: model(batch)['logits'], batch_of()).shape == (ROWS, LENGTH, 2)
 
 
 @pytest.mark.parametrize('kind', ['span', 'choice'])

@@ -24,6 +24,7 @@ from efficient_attention.models.position_bias import (
 )
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 LENGTH = 130  # more than two tiles
@@ -39,9 +40,11 @@ KINDS: dict[str, tuple[dict[str, Any], bool]] = {  # fields, and whether the sta
     'tupe causal': ({'relative': 'tupe', 'relative_buckets': 32, 'relative_max_distance': 128}, True),
 }
 # The second row packs two texts, whose positions begin again.
-POSITIONS = jnp.asarray([[*range(LENGTH)], [*range(71), *range(LENGTH - 71)]])
-SEGMENTS = jnp.asarray([[1] * LENGTH, [1] * 71 + [2] * (LENGTH - 71)])
-Q, K, V = (jnp.asarray(x, jnp.float32) for x in np.random.default_rng(0).normal(size=(3, 2, LENGTH, 3, 4)))
+POSITIONS, FIRST = jax.device_put(
+    (np.int32([[*range(LENGTH)], [*range(71), *range(LENGTH - 71)]]), np.int32([[*range(LENGTH)]]))
+)
+SEGMENTS = jax.device_put(np.int32([[1] * LENGTH, [1] * 71 + [2] * (LENGTH - 71)]))
+Q, K, V = jax.device_put([*np.random.default_rng(0).normal(size=(3, 2, LENGTH, 3, 4)).astype(np.float32)])
 compiled = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})  # in half the time
 SLOPES = [2.0**-4, 2.0**-8, 2.0**-2]  # of three heads: both of two, then the first of four
 
@@ -54,7 +57,8 @@ def bias_of(name: str, backend: str = 'auto') -> tuple[nnx.GraphDef, dict]:
     graph, shapes = nnx.split(nnx.eval_shape(lambda: PositionBias(config, causal=causal, rngs=nnx.Rngs(0))))
     rng = np.random.default_rng(1)
     draw = functools.partial(rng.normal, 0.0, 0.5)
-    return graph, jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape), jnp.float32), nnx.to_pure_dict(shapes))
+    params = jax.tree.map(lambda leaf: draw(leaf.shape).astype(np.float32), nnx.to_pure_dict(shapes))
+    return graph, jax.device_put(params)
 
 
 def bucket(difference: int, count: int, most: int, causal: bool) -> int:
@@ -112,7 +116,7 @@ def value_and_gradients(name: str, backend: str, bias: Any) -> tuple[jax.Array, 
         out = attend(q, K, V, mechanism, bias=own, backend=backend, **segments)
         return (out * jnp.cos(jnp.arange(Q.size, dtype=jnp.float32)).reshape(Q.shape)).sum()
 
-    return compiled(jax.value_and_grad(loss, (0, 1)))(bias_of(name)[1], Q)
+    return jax.device_get(compiled(jax.value_and_grad(loss, (0, 1)))(bias_of(name)[1], Q))
 
 
 @pytest.mark.parametrize('name', [name for name in KINDS if name != 't5'])  # 'tupe_r' has its table
@@ -123,7 +127,7 @@ def test_attention_and_its_gradients_equal_those_of_the_array_written_out(name: 
         actual = value_and_gradients(name, backend, lambda params, graph=graph: nnx.merge(graph, params)(POSITIONS))
         assert_close(actual, expected, gradient=True)
     leaves = jax.tree.leaves_with_path(expected[1][0])
-    assert all(jnp.abs(leaf).max() > 1e-4 for path, leaf in leaves if not is_key_bias(path, name))
+    assert all(np.abs(leaf).max() > 1e-4 for path, leaf in leaves if not is_key_bias(path, name))
 
 
 def is_key_bias(path: tuple, name: str) -> bool:
@@ -154,43 +158,54 @@ def test_buckets(count: int, most: int, causal: bool):
 
 def test_the_buckets_of_t5_start_by_the_width_where_matrices_do():
     config = dataclasses.replace(CONFIG, width=400, heads=200, relative_buckets=32, kernel_init='fan_in', init_std=1.0)
-    table = np.asarray(PositionBias(config, causal=False, rngs=nnx.Rngs(0)).table[...])
+    table = np.asarray(jax.jit(lambda: PositionBias(config, causal=False, rngs=nnx.Rngs(0)).table[...])())
     np.testing.assert_allclose(table.std(), 400**-0.5, rtol=0.05)
 
 
 def test_differences_beyond_the_largest_share_a_value_and_places_do_not_matter():
-    table = jax.random.normal(jax.random.key(1), (2 * 3 + 1, 2))
+    table = np.random.default_rng(1).normal(size=(2 * 3 + 1, 2)).astype(np.float32)
 
-    def values(shift: int) -> jax.Array:
+    @jax.jit
+    def values(table: jax.Array, shift: int) -> jax.Array:
         places = jnp.arange(12) + shift
         return of_differences(table, places[None, None, :, None], places[None, None, None])
 
-    np.testing.assert_array_equal(values(0), values(1000))
-    np.testing.assert_array_equal(values(0), all_differences(table, 12))
-    np.testing.assert_array_equal(values(0)[0, :, 0, 3:], jnp.repeat(table[-1][:, None], 9, axis=1))
-    np.testing.assert_array_equal(values(0)[0, :, 5, 3], table[1])
+    found = np.asarray(values(table, 0))
+    np.testing.assert_array_equal(found, values(table, 1000))
+    np.testing.assert_array_equal(found, jax.jit(all_differences, static_argnums=1)(table, 12))
+    np.testing.assert_array_equal(found[0, :, 0, 3:], np.repeat(table[-1][:, None], 9, axis=1))
+    np.testing.assert_array_equal(found[0, :, 5, 3], table[1])
 
 
 def test_positions_before_the_first_text_shift_nothing_for_alibi_and_t5():
     """And do for untied positions, which are places of a text."""
     for name, is_relative in (('alibi', True), ('t5', True), ('tupe causal', False)):
         graph, params = bias_of(name, 'blocked')
-        function = nnx.merge(graph, params)(POSITIONS[:1])
-        places = jnp.arange(20)
-        first, moved = (function(x[None, None, :, None], x[None, None, None]) for x in (places, places + 7))
+
+        @jax.jit
+        def values(params: dict, places: jax.Array, graph: nnx.GraphDef = graph) -> jax.Array:
+            return nnx.merge(graph, params)(FIRST)(places[None, None, :, None], places[None, None, None])
+
+        places = np.arange(20, dtype=np.int32)
+        first, moved = (np.asarray(values(params, x)) for x in (places, places + 7))
         assert bool((first == moved).all()) == is_relative
 
 
 def test_short_rows_share_one_array_and_long_or_blocked_ones_a_function():
     dense, blocked = (nnx.merge(*bias_of('t5', backend)) for backend in ('auto', 'blocked'))
-    assert dense(POSITIONS).shape == (1, 3, LENGTH, LENGTH) and callable(blocked(POSITIONS))
-    assert callable(dense(jnp.zeros((1, 513), jnp.int32)))
+    assert jax.eval_shape(dense, POSITIONS).shape == (1, 3, LENGTH, LENGTH) and callable(blocked(POSITIONS))
+    assert callable(dense(jax.device_put(np.zeros((1, 513), np.int32))))
 
 
 def test_rows_of_cls_are_alike():
     """Ke et al. 2020, section 3.2: [CLS] reads all places alike, and all places read it alike."""
-    bias = nnx.merge(*bias_of('tupe_r'))(POSITIONS[:1])
-    values = np.asarray(bias(jnp.arange(9)[None, None, :, None], jnp.arange(9)[None, None, None]))
+    graph, params = bias_of('tupe_r')
+    places = jax.device_put(np.arange(9, dtype=np.int32))
+    values = np.asarray(
+        jax.jit(lambda params: nnx.merge(graph, params)(FIRST)(places[None, None, :, None], places[None, None, None]))(
+            params
+        )
+    )
     assert (values[:, :, 0] == values[:, :, 0, :1]).all() and (values[:, :, 1:, 0] == values[:, :, 1:2, 0]).all()
     assert len(np.unique(values[0, 0, 1:, 1:])) > 9
 
@@ -216,14 +231,14 @@ def test_no_gradient_reaches_a_later_token(relative: str):
         width=12, heads=3, max_length=16, attention='causal', positions='none', norm='pre', relative=relative,
         init_std=0.3,
     )  # fmt: skip
-    stack = Stack(config, causal=True, rngs=nnx.Rngs(0))
-    places, ones = (0, 7, 15), jnp.ones((1, 16), jnp.int32)
+    stack, places = nnx.merge(*drawn(lambda: Stack(config, causal=True, rngs=nnx.Rngs(0)))), (0, 7, 15)
 
     def outputs(x: jax.Array) -> jax.Array:
-        weights = jnp.cos(jnp.arange(12, dtype=jnp.float32))
+        weights, ones = jnp.cos(jnp.arange(12, dtype=jnp.float32)), jnp.ones((1, 16), jnp.int32)
         return (stack(x, Context(ones, jnp.arange(16)[None])) @ weights)[0, np.asarray(places)]
 
-    rows = compiled(jax.jacrev(outputs))(jax.random.normal(jax.random.key(2), (1, 16, 12)))
+    x = np.random.default_rng(2).normal(size=(1, 16, 12)).astype(np.float32)
+    rows = np.asarray(compiled(jax.jacrev(outputs))(x))
     for place, row in zip(places, np.linalg.norm(rows[:, 0], axis=-1), strict=True):
         assert not row[place + 1 :].any() and (row[: place + 1] > 0).all()
 
@@ -232,7 +247,7 @@ def test_a_row_beyond_the_table_is_one_line():
     with pytest.raises(
         InputError, match=r'^a row of 131 positions is beyond the position table, model\.max_length 130$'
     ):
-        nnx.merge(*bias_of('tupe_r'))(jnp.zeros((1, LENGTH + 1), jnp.int32))
+        nnx.merge(*bias_of('tupe_r'))(jax.device_put(np.zeros((1, LENGTH + 1), np.int32)))
 
 
 @pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
@@ -242,7 +257,13 @@ def test_bfloat16_stays_near_float32(name: str):
     config = dataclasses.replace(CONFIG, **fields, dtype='bfloat16', attention_backend='blocked')
     low, _ = nnx.split(nnx.eval_shape(lambda: PositionBias(config, causal=causal, rngs=nnx.Rngs(0))))
     exact, params = bias_of(name, 'blocked')
-    places = jnp.arange(9)[None, None, :, None], jnp.arange(9)[None, None, None]
-    near, expected = (nnx.merge(graph, params)(POSITIONS)(*places) for graph in (low, exact))
+    places = np.arange(9, dtype=np.int32)
+
+    @jax.jit
+    def both(params: dict, places: jax.Array) -> list[jax.Array]:
+        pair = places[None, None, :, None], places[None, None, None]
+        return [nnx.merge(graph, params)(POSITIONS)(*pair) for graph in (low, exact)]
+
+    near, expected = both(params, places)
     assert near.dtype == jnp.float32
     assert_close(near, expected, dtype='bfloat16')

@@ -1,6 +1,7 @@
 """Both levels of a hierarchical model: equal to plain loops over sentences and words, untouched by padding."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.sentences import sentence_config
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 GRU = ModelConfig(
@@ -32,11 +34,18 @@ HEAD = HeadConfig(kind='sequence', outputs=3, transform='none', pooling='attenti
 LENGTHS = ((4, 2, 5), (3,), (5, 1))  # words of each sentence of each text
 
 
+@functools.cache
 def model_of(config: ModelConfig = GRU, **fields: object) -> FineTuningModel:
-    return FineTuningModel(config, dataclasses.replace(HEAD, **fields), rngs=nnx.Rngs(0))
+    head = dataclasses.replace(HEAD, **fields)
+    return nnx.merge(*drawn(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0)), std=0.5))
 
 
-def batch_of(sentences: int = 3, words: int = 5, texts: tuple = LENGTHS) -> dict[str, jax.Array]:
+@nnx.jit
+def logits_of(model: FineTuningModel, batch: dict[str, jax.Array], rng: jax.Array | None = None) -> jax.Array:
+    return model(batch, rng=rng)['logits']
+
+
+def batch_of(sentences: int = 3, words: int = 5, texts: tuple = LENGTHS) -> dict[str, np.ndarray]:
     """The texts of `LENGTHS`, padded; words are the same however they are padded."""
     tokens = np.zeros((len(texts), sentences, words), np.int32)
     segments = np.zeros_like(tokens)
@@ -44,8 +53,7 @@ def batch_of(sentences: int = 3, words: int = 5, texts: tuple = LENGTHS) -> dict
         for place, length in enumerate(lengths):
             tokens[row, place, :length] = np.random.default_rng([len(lengths), place]).integers(1, 11, length)
             segments[row, place, :length] = 1
-    arrays = {'tokens': tokens, 'segments': segments, 'token_types': np.zeros_like(tokens)}
-    return {name: jnp.asarray(array) for name, array in arrays.items()}
+    return {'tokens': tokens, 'segments': segments, 'token_types': np.zeros_like(tokens)}
 
 
 # ---- plain loops in float64 ----
@@ -77,9 +85,11 @@ def layer(stack: nnx.Module, inputs: list[np.ndarray]) -> list[np.ndarray]:
     module, norm = stack.layers.recurrent, stack.layers.recurrent_norm
     ahead, back = gru(module.forward, inputs), gru(module.backward, inputs[::-1])[::-1]
     sums = [x + np.concatenate(pair) for x, *pair in zip(inputs, ahead, back, strict=True)]
-    return [
-        (x - x.mean()) / np.sqrt(x.var() + GRU.norm_epsilon) * array(norm.scale)[0] + array(norm.bias)[0] for x in sums
-    ]
+    return [normed(x, array(norm.scale)[0], array(norm.bias)[0]) for x in sums]
+
+
+def normed(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / np.sqrt(x.var() + GRU.norm_epsilon) * scale + bias
 
 
 def pooled(pooling: nnx.Module, vectors: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -92,13 +102,14 @@ def pooled(pooling: nnx.Module, vectors: list[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def embedded(model: FineTuningModel, token: int) -> np.ndarray:
-    x = array(model.encoder.embeddings.token.embedding)[token]
-    return (x - x.mean()) / np.sqrt(x.var() + GRU.norm_epsilon)
+    table, norm = model.encoder.embeddings.token.embedding, model.encoder.embeddings.norm
+    return normed(array(table)[token], array(norm.scale), array(norm.bias))
 
 
 def test_two_levels_equal_plain_loops():
     model, batch = model_of(), batch_of()
-    found, weights = model(batch)['logits'], model.pooling_weights(batch)
+    both = nnx.jit(lambda model, batch: (model(batch)['logits'], model.pooling_weights(batch)))
+    found, weights = jax.device_get(both(model, batch))
     for row, lengths in enumerate(LENGTHS):
         sentences = []
         for place, length in enumerate(lengths):
@@ -109,39 +120,46 @@ def test_two_levels_equal_plain_loops():
         text, of_sentences = pooled(model.sentences.pooling, layer(model.sentences.stack, sentences))
         assert_close(weights['sentences'][row, : len(lengths)], of_sentences)
         assert_close(found[row], text @ array(model.head.out.kernel) + array(model.head.out.bias))
-    is_padding = np.asarray(batch['segments']) == 0
-    assert not np.asarray(weights['words'])[is_padding].any()
+    assert not weights['words'][batch['segments'] == 0].any()
 
 
-@pytest.mark.parametrize('config', [GRU, WORDS], ids=['recurrent', 'attention'])
-@pytest.mark.parametrize('pooling', ['mean', 'attention'])
+@pytest.mark.parametrize(
+    'config, pooling',
+    [(GRU, 'mean'), (GRU, 'attention'), (WORDS, 'attention')],
+    ids=['recurrent, mean', 'recurrent, attention', 'attention, attention'],
+)
 def test_padding_changes_nothing_and_texts_may_be_permuted(config: ModelConfig, pooling: str):
-    model, order = model_of(config, pooling=pooling), jnp.asarray([2, 0, 1])
-    alone = model(batch_of())['logits']
-    assert_close(model(batch_of(sentences=6, words=7))['logits'], alone)
-    assert_close(model(jax.tree.map(lambda x: x[order], batch_of()))['logits'], alone[order])
+    model, order = model_of(config, pooling=pooling), [2, 0, 1]
+    alone = np.asarray(logits_of(model, batch_of()))
+    assert_close(logits_of(model, batch_of(sentences=6, words=7)), alone)
+    assert_close(logits_of(model, jax.tree.map(lambda x: x[order], batch_of())), alone[order])
 
 
 @pytest.mark.parametrize('config', [GRU, WORDS], ids=['recurrent', 'attention'])
 def test_the_order_of_sentences_counts_and_gradients_reach_all_but_padding(config: ModelConfig):
-    model, batch = model_of(config), batch_of()
-    swapped = jax.tree.map(lambda x: x.at[0].set(x[0, jnp.asarray([1, 0, 2])]), batch)
-    moved = jnp.abs(model(swapped)['logits'] - model(batch)['logits']).max(axis=1)
+    graph, state = nnx.split(model_of(config, pooling='attention'))
+
+    def loss(state: nnx.State, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        logits = nnx.merge(graph, state)(batch)['logits']
+        return jnp.square(logits).sum(), logits
+
+    run, batch = jax.jit(jax.grad(loss, has_aux=True)), batch_of()
+    gradient, logits = run(state, batch)
+    _, swapped = run(state, jax.tree.map(lambda x: np.concatenate([x[:1, [1, 0, 2]], x[1:]]), batch))
+    moved = np.abs(np.asarray(swapped) - np.asarray(logits)).max(axis=1)
     assert moved[0] > 1e-3 and moved[1:].max() < 1e-6
-    graph, state = nnx.split(model)
-    loss = lambda state: jnp.square(nnx.merge(graph, state)(batch)['logits']).sum()  # noqa: E731
-    table = jax.grad(loss)(state)['encoder']['embeddings']['token']['embedding'][...]
-    is_read = np.isin(np.arange(11), np.asarray(batch['tokens'])[np.asarray(batch['segments']) > 0])
+    table = np.asarray(gradient['encoder']['embeddings']['token']['embedding'][...])
+    is_read = np.isin(np.arange(11), batch['tokens'][batch['segments'] > 0])
     assert (np.abs(table).max(axis=1) > 0).tolist() == is_read.tolist()
 
 
 def test_dropout_is_drawn_for_each_text():
     model, keys = model_of(), jax.random.split(jax.random.key(1), 2)
     same = batch_of(texts=(LENGTHS[0],) * 2)
-    drawn = model(same, rng=keys)['logits']
-    assert (drawn[0] != drawn[1]).all()
-    np.testing.assert_array_equal(drawn, model(same, rng=keys)['logits'])
-    assert_close(model(batch_of(texts=LENGTHS[:1]), rng=keys[:1])['logits'], drawn[:1])
+    dropped = np.asarray(logits_of(model, same, keys))
+    assert (dropped[0] != dropped[1]).all()
+    np.testing.assert_array_equal(dropped, logits_of(model, same, keys))
+    assert_close(logits_of(model, batch_of(texts=LENGTHS[:1]), keys[:1]), dropped[:1])
 
 
 def test_the_second_levels_layers_are_the_encoders_with_full_attention():

@@ -33,10 +33,11 @@ CASES: dict[str, dict[str, Any]] = {
     'shared': {'sharing': 'all', 'relative': 't5', 'attention': 'causal'},
     'reversible': {'stack': 'reversible', 'norm': 'pre', 'relative': 'tupe'},
 }
-X = jax.random.normal(jax.random.key(0), (2, LENGTH, 16))
-SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6])
-POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
-TOKENS = jnp.asarray([[1, 4, 2, 9, 3, 3], [7, 7, 1, 10, 5, 2]])
+RNG = np.random.default_rng(0)
+X = jax.device_put(RNG.normal(size=(2, LENGTH, 16)).astype(np.float32))
+SEGMENTS = jax.device_put(np.int32([[1, 1, 1, 2, 2, 0], [1] * 6]))
+POSITIONS = jax.device_put(np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1)))
+TOKENS = jax.device_put(np.int32([[1, 4, 2, 9, 3, 3], [7, 7, 1, 10, 5, 2]]))
 
 
 @functools.cache
@@ -78,18 +79,27 @@ def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack
 @pytest.mark.parametrize('name', CASES)
 def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
     stack = stack_of(name)
-    out, taps = jax.jit(lambda x: stack.tapped(x, Context(SEGMENTS, POSITIONS)))(X)
-    outputs, reads, attended = jax.jit(lambda: recomputed(stack))()
-    assert_close(taps.outputs_NBLD, jnp.stack(outputs))
-    np.testing.assert_array_equal(out, taps.outputs_NBLD[-1])
-    assert_close(out, jax.jit(lambda x: stack(x, Context(SEGMENTS, POSITIONS)))(X))
-    layers = stack.parameter_layers()
-    for number, (read, expected) in enumerate(zip(reads, attended, strict=True)):
-        layer = layers[stack.config.layer_numbers[number]]
-        assert_close(from_operands(layer, read, taps, number, stack), expected)
+
+    @jax.jit
+    def run() -> tuple[Any, ...]:
+        out, taps = stack.tapped(X, Context(SEGMENTS, POSITIONS))
+        outputs, reads, attended = recomputed(stack)
+        layers = [stack.parameter_layers()[number] for number in stack.config.layer_numbers]
+        found = [
+            from_operands(*pair, taps, number, stack) for number, pair in enumerate(zip(layers, reads, strict=True))
+        ]
+        return out, taps.outputs_NBLD, stack(X, Context(SEGMENTS, POSITIONS)), outputs, found, attended
+
+    out, tapped, plain, outputs, found, attended = jax.device_get(run())
+    assert_close(tapped, np.stack(outputs))
+    np.testing.assert_array_equal(out, tapped[-1])
+    assert_close(out, plain)
+    assert_close(found, attended)
 
 
-OTHER = OtherSequence(jax.random.normal(jax.random.key(7), (2, 4, 16)), jnp.asarray([[1, 2, 2, 0], [1, 1, 1, 1]]))
+OTHER = OtherSequence(
+    *jax.device_put((RNG.normal(size=(2, 4, 16)).astype(np.float32), np.int32([[1, 2, 2, 0], [1, 1, 1, 1]])))
+)
 
 
 def cross_queries(stack: Stack) -> list[jax.Array]:
@@ -108,12 +118,18 @@ def cross_queries(stack: Stack) -> list[jax.Array]:
 def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_sequence(kind: str):
     config = ModelConfig(**SIZES | {'stack': kind, 'norm': 'pre'})
     stack = nnx.merge(*drawn(lambda: Stack(config, causal=True, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))))
-    _, taps = jax.jit(lambda x: stack.tapped(x, Context(SEGMENTS, POSITIONS, other=OTHER)))(X)
+
+    @jax.jit
+    def run() -> tuple[Taps, list[jax.Array], list[jax.Array]]:
+        _, taps = stack.tapped(X, Context(SEGMENTS, POSITIONS, other=OTHER))
+        keys = [layer.cross_attention.keys(OTHER).key for layer in stack.parameter_layers()]
+        return taps, keys, cross_queries(stack)
+
+    taps, keys, queries = run()
     assert set(taps.attention) == {'attention', 'cross_attention'}
     cross = taps.attention['cross_attention']
-    keys = [layer.cross_attention.keys(OTHER).key for layer in stack.parameter_layers()]
-    assert_close(cross.key_BMHK, jnp.stack(keys))
-    assert_close(cross.query_BLHK, jnp.stack(jax.jit(lambda: cross_queries(stack))()))
+    assert_close(cross.key_BMHK, np.stack(keys))
+    assert_close(cross.query_BLHK, np.stack(queries))
 
 
 def outputs_of_scans(call: Any) -> list[int]:
@@ -133,13 +149,13 @@ def test_without_a_request_the_scan_hands_out_nothing(name: str, streams: int):
 
 def test_gradients_through_the_taps_of_a_reversible_stack_are_those_of_its_output():
     stack = stack_of('reversible')
-    weights = jnp.cos(jnp.arange(X.size)).reshape(X.shape)
 
     def gradient(call: Any) -> jax.Array:
-        return jax.jit(jax.grad(lambda x: (call(x, Context(SEGMENTS, POSITIONS)) * weights).sum()))(X)
+        weights = jnp.cos(jnp.arange(X.size)).reshape(X.shape)
+        return jax.grad(lambda x: (call(x, Context(SEGMENTS, POSITIONS)) * weights).sum())(X)
 
-    tapped = gradient(lambda *arguments: stack.tapped(*arguments)[1].outputs_NBLD[-1])
-    assert_close(tapped, gradient(stack), gradient=True)
+    calls = (lambda *arguments: stack.tapped(*arguments)[1].outputs_NBLD[-1], stack)
+    assert_close(*jax.jit(lambda: [gradient(call) for call in calls])(), gradient=True)
 
 
 @pytest.mark.parametrize('name', ['distances', 'reversible'])
@@ -148,26 +164,32 @@ def test_pieces_from_caches_have_the_taps_of_the_whole_text(name: str):
     model = nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
 
     @jax.jit
-    def both() -> tuple[Taps, jax.Array, list[Taps]]:
+    def both() -> tuple[Taps, tuple[jax.Array, jax.Array], list[Taps]]:
         hidden, whole = model.tapped(TOKENS, jnp.ones_like(TOKENS))
         cached = CachedDecoder(model, LENGTH)
         _, state, first = cached.tapped(cached.init_state(2), TOKENS[:, :4])
-        return whole, hidden, [first, cached.tapped(state, TOKENS[:, 4:])[2]]
+        pair = hidden, model.normed(whole.outputs_NBLD[-1])
+        return whole, pair, [first, cached.tapped(state, TOKENS[:, 4:])[2]]
 
-    whole, hidden, pieces = both()
-    assert_close(hidden, model.normed(whole.outputs_NBLD[-1]))
+    whole, pair, pieces = both()
+    assert_close(*pair)
     for take in (
         lambda taps: taps.outputs_NBLD,
         lambda taps: taps.attention['attention'].query_BLHK,
         lambda taps: taps.attention['attention'].key_BMHK,
     ):
-        assert_close(jnp.concatenate([take(piece) for piece in pieces], axis=2), take(whole), gradient=True)
+        assert_close(np.concatenate([take(piece) for piece in pieces], axis=2), take(whole), gradient=True)
 
 
 def test_an_encoder_hands_out_its_stacks_taps():
     config = ModelConfig(**SIZES | {'norm': 'pre', 'rotary': True})
     model = nnx.merge(*drawn(lambda: Encoder(config, rngs=nnx.Rngs(0))))
-    out, taps = jax.jit(lambda: model.tapped(TOKENS, SEGMENTS))()
-    assert_close(out, jax.jit(lambda: model(TOKENS, SEGMENTS))())
-    assert_close(out, model.normed(taps.outputs_NBLD[-1]))
+
+    @jax.jit
+    def run() -> tuple[jax.Array, Taps, jax.Array, jax.Array]:
+        out, taps = model.tapped(TOKENS, SEGMENTS)
+        return out, taps, model(TOKENS, SEGMENTS), model.normed(taps.outputs_NBLD[-1])
+
+    out, taps, plain, normed = run()
+    assert_close((out, out), (plain, normed))
     assert taps.attention['attention'].query_BLHK.shape == (2, 2, LENGTH, 2, 8)

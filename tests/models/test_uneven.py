@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -15,14 +14,19 @@ from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.uneven import layer_sizes, stretches
 from efficient_attention.modules.layer import Constant
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 SIZES = ModelConfig(
     vocab_size=11, width=8, heads=4, layers=5, feed_forward_width=12, max_length=6, init_std=0.3, dropout_rate=0.3
 )
 UNEVEN = dataclasses.replace(SIZES, layer_heads=(4, 4, 0, 2, 2), layer_units=(12, 12, 12, 0, 0))
-TOKENS = jnp.arange(12).reshape(2, 6) % 11
-SEGMENTS = jnp.array([[1] * 6, [1] * 4 + [0] * 2])
+TOKENS = np.arange(12, dtype=np.int32).reshape(2, 6) % 11
+SEGMENTS = np.asarray([[1] * 6, [1] * 4 + [0] * 2], np.int32)
+
+
+def parts_of(config: ModelConfig) -> tuple[nnx.GraphDef, dict]:
+    return drawn(lambda: Encoder(config, rngs=nnx.Rngs(0)))
 
 
 def test_layers_that_are_alike_are_one_stretch():
@@ -44,45 +48,51 @@ def test_patterns_that_are_drawn_and_dropout_go_by_the_number_in_the_whole_stack
 
 def test_cut_into_stretches_a_stack_computes_the_same_with_dropout():
     even = dataclasses.replace(SIZES, layers=4)
-    encoder = Encoder(even, rngs=nnx.Rngs(0))
-    params = nnx.to_pure_dict(nnx.state(encoder))
+    even_graph, params = parts_of(even)
+    params = jax.tree.map(np.array, params)
     layers = params['stack']['layers']
-    upper = layers['feed_forward']
     for name in ('up', 'down'):  # the two lower layers lose their units, which are zero in the even stack
-        upper[name]['kernel'] = upper[name]['kernel'].at[:2].set(0.0)
-    even_graph, _ = nnx.split(encoder)
+        layers['feed_forward'][name]['kernel'][:2] = 0.0
     cut = dataclasses.replace(even, layer_units=(0, 0, 12, 12))
     graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(cut, rngs=nnx.Rngs(0))))
     parts = [jax.tree.map(lambda leaf, i=i: leaf[2 * i : 2 * i + 2], layers) for i in range(2)]
     parts[0]['feed_forward'] = {'bias': layers['feed_forward']['down']['bias'][:2]}
     whole = params | {'stack': {'stretches': {number: {'layers': part} for number, part in enumerate(parts)}}}
-    for rng in (None, jax.random.split(jax.random.key(1), 2)):
-        expected = nnx.merge(even_graph, params)(TOKENS, SEGMENTS, rng=rng)
-        assert_close(nnx.merge(graph, whole)(TOKENS, SEGMENTS, rng=rng), expected)
+
+    @jax.jit
+    def both(params: dict, whole: dict, keys: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        models = nnx.merge(even_graph, params), nnx.merge(graph, whole)
+        return [tuple(model(TOKENS, SEGMENTS, rng=rng) for model in models) for rng in (None, keys)]
+
+    for expected, found in both(params, whole, jax.random.split(jax.random.key(1), 2)):
+        assert_close(found, expected)
 
 
 def test_layers_without_heads_or_units_have_a_bias_there():
-    encoder = Encoder(UNEVEN, rngs=nnx.Rngs(0))
+    encoder = nnx.merge(*parts_of(UNEVEN))
     middle, last = encoder.stack.stretches[1].layers, encoder.stack.stretches[2].layers
     assert isinstance(middle.attention, Constant) and isinstance(last.feed_forward, Constant)
     assert middle.feed_forward.up.kernel.shape == (1, 8, 12) and last.attention.query.kernel.shape == (2, 8, 4)
-    x_BLD, taps = encoder.tapped(TOKENS, SEGMENTS)
+    x_BLD, taps = nnx.jit(lambda encoder: encoder.tapped(TOKENS, SEGMENTS))(encoder)
     assert taps.outputs_NBLD.shape == (5, 2, 6, 8) and taps.attention == {}
-    assert_close(taps.outputs_NBLD[-1], x_BLD)
+    assert_close(np.asarray(taps.outputs_NBLD)[-1], x_BLD)
 
 
 def test_laid_out_for_inference_it_is_the_same():
-    encoder = Encoder(UNEVEN, rngs=nnx.Rngs(0))
-    graph, state = nnx.split(encoder)
-    graph, params = for_inference(graph, nnx.to_pure_dict(state))
-    assert_close(nnx.merge(graph, params)(TOKENS, SEGMENTS), encoder(TOKENS, SEGMENTS))
+    graph, params = parts_of(UNEVEN)
+    laid_graph, laid = for_inference(graph, jax.tree.map(np.asarray, params))
+    outputs = jax.jit(
+        lambda *both: [nnx.merge(*one)(TOKENS, SEGMENTS) for one in zip((graph, laid_graph), both, strict=True)]
+    )
+    assert_close(*outputs(params, laid))
 
 
 def test_gradients_reach_every_parameter():
-    graph, state = nnx.split(Encoder(UNEVEN, rngs=nnx.Rngs(0)))
-    loss = jax.jit(jax.grad(lambda state: (nnx.merge(graph, state)(TOKENS, SEGMENTS)[:, 0, :3] ** 2).sum()))
-    for path, gradient in nnx.to_flat_state(loss(state)):
-        assert np.asarray(gradient[...]).any() or path[-2:] == ('key', 'bias'), path
+    graph, params = parts_of(UNEVEN)
+    loss = jax.jit(jax.grad(lambda params: (nnx.merge(graph, params)(TOKENS, SEGMENTS)[:, 0, :3] ** 2).sum()))
+    for path, gradient in jax.tree.leaves_with_path(jax.device_get(loss(params))):
+        name = jax.tree_util.keystr(path, simple=True, separator='/')
+        assert gradient.any() or name.endswith('key/bias'), name
 
 
 @pytest.mark.parametrize('sharing', ['none', 'all'])

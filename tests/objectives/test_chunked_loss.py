@@ -18,16 +18,18 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.chunked_loss import by_chunks, chunked_sums
 from efficient_attention.objectives.fine_tuning import class_sums
 from efficient_attention.objectives.language_modelling import LanguageModelling
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 ROWS, LENGTH, WIDTH, VOCABULARY = 8, 13, 8, 50
-KEYS = jax.random.split(jax.random.key(0), 5)
-HIDDEN = jax.random.normal(KEYS[0], (ROWS, LENGTH, WIDTH))
-LABELS = jax.random.randint(KEYS[1], (ROWS, LENGTH), 0, VOCABULARY)
-WEIGHTS = jax.random.uniform(KEYS[2], (ROWS, LENGTH)).at[3, 5:].set(0.0)
+RNG = np.random.default_rng(0)
+HIDDEN = RNG.normal(size=(ROWS, LENGTH, WIDTH)).astype(np.float32)
+LABELS = RNG.integers(0, VOCABULARY, (ROWS, LENGTH), np.int32)
+WEIGHTS = RNG.uniform(size=(ROWS, LENGTH)).astype(np.float32)
+WEIGHTS[3, 5:] = 0.0
 HEAD = {
-    'kernel': jax.random.normal(KEYS[3], (WIDTH, VOCABULARY)),
-    'bias': jax.random.normal(KEYS[4], (VOCABULARY,)),
+    'kernel': RNG.normal(size=(WIDTH, VOCABULARY)).astype(np.float32),
+    'bias': RNG.normal(size=VOCABULARY).astype(np.float32),
 }
 
 
@@ -37,7 +39,7 @@ def loss(head: dict, hidden: jax.Array, weights: jax.Array, chunk: int) -> tuple
     def sums_of(x: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
         return class_sums(x @ head['kernel'] + head['bias'][None, None], labels, weights)
 
-    sums = chunked_sums(sums_of, hidden, LABELS, weights, chunk=chunk)
+    sums = chunked_sums(sums_of, hidden, jnp.asarray(LABELS), weights, chunk=chunk)
     return sums['loss'] / weights.sum(), sums
 
 
@@ -46,14 +48,14 @@ def value_and_gradients(head: dict, hidden: jax.Array, weights: jax.Array, chunk
     return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(head, hidden, weights, chunk)
 
 
-@pytest.mark.parametrize('chunk', [1, 4, 12, 13, 40])
+@pytest.mark.parametrize('chunk', [1, 4, 13, 40])
 def test_sums_and_gradients_equal_those_of_the_whole(chunk: int):
     """Gradients of the mean loss to 1e-5, with respect to the head, the vectors and the weights."""
     (value, sums), gradients = value_and_gradients(HEAD, HIDDEN, WEIGHTS, chunk)
     (whole, whole_sums), whole_gradients = value_and_gradients(HEAD, HIDDEN, WEIGHTS, 0)
     assert_close((value, sums), (whole, whole_sums))
     for part, expected in zip(jax.tree.leaves(gradients), jax.tree.leaves(whole_gradients), strict=True):
-        assert jnp.abs(expected).max() > 1e-3
+        assert np.abs(expected).max() > 1e-3
         np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -118,11 +120,11 @@ def test_no_buffer_holds_the_logits_of_all_tokens():
 
 
 def test_the_objective_reads_the_models_chunk():
-    graph, state = nnx.split(jax.jit(lambda: Decoder(MODEL, rngs=nnx.Rngs(0)))())
+    graph, state = drawn(lambda: Decoder(MODEL, rngs=nnx.Rngs(0)))
     other, _ = nnx.split(nnx.eval_shape(lambda: Decoder(dataclasses.replace(MODEL, loss_chunk=5), rngs=nnx.Rngs(0))))
-    tokens = jax.random.randint(KEYS[0], (2, 13), 0, 1000)
-    batch = {'tokens': tokens, 'targets': tokens[:, ::-1], 'segments': jnp.ones_like(tokens)}
-    batch |= {'weights': jnp.ones((2, 13))}
+    tokens = RNG.integers(0, 1000, (2, 13), np.int32)
+    batch = {'tokens': tokens, 'targets': tokens[:, ::-1], 'segments': np.ones_like(tokens)}
+    batch = jax.device_put(batch | {'weights': np.ones((2, 13), np.float32)})
 
     def lower(graph: nnx.GraphDef) -> jax.stages.Lowered:
         return jax.jit(lambda state: LanguageModelling().sums(nnx.merge(graph, state), batch, None, None)[0]).lower(

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,6 +11,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.objectives.objective import total_loss
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(
@@ -20,13 +20,13 @@ CONFIG = ModelConfig(
 OBJECTIVE = LanguageModelling()
 
 
-def random_batch(rows: int = 4, length: int = 12) -> dict[str, jax.Array]:
+def random_batch(rows: int = 4, length: int = 12) -> dict[str, np.ndarray]:
     """Rows of 6 to 12 tokens and padding, whose targets no weight counts."""
     rng = np.random.default_rng(0)
     is_real = np.arange(length) < rng.integers(6, length + 1, rows)[:, None]
     integers = {'tokens': rng.integers(0, 20, (rows, length)), 'targets': rng.integers(0, 20, (rows, length))}
-    batch = {name: jnp.asarray(array, jnp.int32) for name, array in (integers | {'segments': is_real}).items()}
-    return batch | {'weights': jnp.asarray(is_real, jnp.float32)}
+    batch = {name: array.astype(np.int32) for name, array in (integers | {'segments': is_real}).items()}
+    return batch | {'weights': is_real.astype(np.float32)}
 
 
 BATCH = random_batch()
@@ -34,17 +34,20 @@ BATCH = random_batch()
 
 @pytest.fixture(scope='module')
 def model() -> Decoder:
-    return Decoder(CONFIG, rngs=nnx.Rngs(0))
+    return nnx.merge(*drawn(lambda: Decoder(CONFIG, rngs=nnx.Rngs(0))))
 
 
 def sums_of(model: Decoder, batch: dict, rng: jax.Array | None = None) -> dict:
-    return nnx.jit(OBJECTIVE.sums)(model, batch, None, rng)[0]['causal_lm']
+    return jax.device_get(run(model, batch, None, rng)[0]['causal_lm'])
+
+
+run = nnx.jit(OBJECTIVE.sums)
 
 
 def test_sums_equal_the_logits_own(model):
-    logits = np.asarray(nnx.jit(lambda m: m(BATCH['tokens'], BATCH['segments']))(model), np.float64)
+    logits = np.asarray(nnx.jit(lambda m, *arrays: m(*arrays))(model, BATCH['tokens'], BATCH['segments']), np.float64)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    targets, weights = np.asarray(BATCH['targets']), np.asarray(BATCH['weights'])
+    targets, weights = BATCH['targets'], BATCH['weights']
     chosen = np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
     sums = sums_of(model, BATCH)
     np.testing.assert_allclose(sums['loss'], -(chosen * weights).sum(), rtol=1e-5)
@@ -52,26 +55,31 @@ def test_sums_equal_the_logits_own(model):
 
 
 def test_weights_count_predicted_tokens():
-    assert OBJECTIVE.weights(BATCH) == {'causal_lm': float(BATCH['weights'].sum())}
+    assert jax.jit(OBJECTIVE.weights)(BATCH) == {'causal_lm': float(BATCH['weights'].sum())}
 
 
 def test_what_stands_in_the_padding_counts_for_nothing(model):
     is_padding = BATCH['weights'] == 0
     assert is_padding.any()
-    other = BATCH | {name: jnp.where(is_padding, 7, BATCH[name]) for name in ('tokens', 'targets')}
+    other = BATCH | {name: np.where(is_padding, np.int32(7), BATCH[name]) for name in ('tokens', 'targets')}
     assert_close(sums_of(model, other), sums_of(model, BATCH))
 
 
 def test_sums_of_parts_add_up_and_empty_rows_add_nothing(model):
     whole = sums_of(model, BATCH)
     halves = [{name: rows[part] for name, rows in BATCH.items()} for part in (slice(2), slice(2, 4))]
-    empty = jax.tree.map(jnp.zeros_like, halves[0])
-    padded = {name: jnp.concatenate([rows, empty[name]]) for name, rows in halves[0].items()}
-    assert_close(jax.tree.map(jnp.add, sums_of(model, padded), sums_of(model, halves[1])), whole)
+    padded = [
+        {
+            name: np.concatenate([np.zeros_like(rows)] * at + [rows] + [np.zeros_like(rows)] * (1 - at))
+            for name, rows in half.items()
+        }
+        for at, half in enumerate(halves)
+    ]
+    assert_close(jax.tree.map(np.add, *(sums_of(model, one) for one in padded)), whole)
 
 
 def test_the_unigram_loss_is_summed_where_the_batch_has_it(model):
-    losses = jnp.arange(48.0).reshape(4, 12)
+    losses = np.arange(48, dtype=np.float32).reshape(4, 12)
     sums = sums_of(model, BATCH | {'unigram_losses': losses})
     np.testing.assert_allclose(sums['unigram_loss'], (losses * BATCH['weights']).sum())
     assert set(sums_of(model, BATCH)) == {'loss', 'accuracy'}
@@ -88,12 +96,13 @@ def test_what_layers_tell_is_a_term_of_its_own_with_the_factor_of_the_config():
     fields = {'memory_length': 12, 'positions': 'none', 'rotary': True, 'compression': 'convolution'}
     fields |= {'compressed_length': 6, 'reconstruction_weight': 0.25}
     config = dataclasses.replace(CONFIG, **fields)
-    objective, model = LanguageModelling(config), Decoder(config, rngs=nnx.Rngs(0))
+    objective, model = LanguageModelling(config), nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    sums_of_all = nnx.jit(objective.sums)
     assert (objective.factor('reconstruction'), objective.factor('causal_lm')) == (0.25, 1.0)
     carry, sums = objective.initial_carry(4), {}
     for _ in range(2):
-        sums, carry = nnx.jit(objective.sums)(model, BATCH, carry, None)
-    weights = objective.weights(BATCH)
+        sums, carry = sums_of_all(model, BATCH, carry, None)
+    weights = jax.device_get(jax.jit(objective.weights)(BATCH))
     assert set(sums) == set(weights) == {'causal_lm', 'reconstruction'}
     assert int(weights['reconstruction']) == int(BATCH['segments'].sum()) and sums['reconstruction']['loss'] > 0.0
     total = sums['causal_lm']['loss'] / weights['causal_lm']

@@ -1,6 +1,6 @@
 """Batches of random examples, for tests of what comes after the input pipeline."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jax import Array
 
@@ -24,5 +24,6 @@ def random_batch(*, rows: int, length: int, vocabulary: int, predictions: int, s
         'pair_labels': rng.integers(0, 2, rows),
     }
     weights = {'masked_weights': np.arange(predictions) < counts[:, None], 'pair_weights': np.arange(rows) % 3 > 0}
-    integers = {name: jnp.asarray(array, jnp.int32) for name, array in batch.items()}
-    return integers | {name: jnp.asarray(array, jnp.float32) for name, array in weights.items()}
+    arrays = {name: array.astype(np.int32) for name, array in batch.items()}
+    arrays |= {name: array.astype(np.float32) for name, array in weights.items()}
+    return jax.device_put(arrays)
