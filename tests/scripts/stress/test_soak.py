@@ -24,7 +24,8 @@ class FirstOccurrences(random.Random):
 
 def test_three_kills_leave_no_trace(tmp_path):
     only = (phases.EVALUATION, phases.SAVE, phases.SEALING)
-    found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), '--config.train.steps=20', only=only)
+    small = ('--config.train.steps=10', '--config.model.layers=1')
+    found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
     assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
     assert set(found['hit']) & set(only)  # one may come late, but not all of them before there is something to lose
     assert found['seconds_to_step']['resumed'] > 0
