@@ -26,7 +26,7 @@ class FirstOccurrences(random.Random):
 def test_three_kills_leave_no_trace(tmp_path, monkeypatch):
     monkeypatch.setenv('XLA_FLAGS', FLAGS)  # one device: a process of eight takes half as long again
     only = (phases.EVALUATION, phases.SAVE, phases.SEALING)
-    small = ('--config.train.steps=10', '--config.model.layers=1')
+    small = ('--config.train.steps=20', '--config.model.layers=1')
     found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
     assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
     assert set(found['hit']) & set(only)  # one may come late, but not all of them before there is something to lose
