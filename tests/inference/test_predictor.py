@@ -9,6 +9,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.inference.pipeline import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.inference.tiny_checkpoint import MODEL
+from tests.models.drawn import drawn
 
 HEAD = HeadConfig(kind='token', outputs=3)
 
@@ -22,9 +23,13 @@ def rows(lengths: list[int]) -> list[dict[str, np.ndarray]]:
     ]
 
 
+def made(head: HeadConfig) -> FineTuningModel:
+    return nnx.merge(*drawn(lambda: FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))))
+
+
 @pytest.fixture(scope='module')
 def model() -> FineTuningModel:
-    return FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+    return made(HEAD)
 
 
 @nnx.jit
@@ -49,7 +54,5 @@ def test_no_rows_no_outputs(model: FineTuningModel):
 
 
 def test_as_many_classes_as_tokens_are_not_taken_for_tokens():
-    head = HeadConfig(kind='sequence', outputs=8)
-    model = FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))
-    outputs = Predictor(model, length=24, pad=0)(rows([3, 8, 5]))
+    outputs = Predictor(made(HeadConfig(kind='sequence', outputs=8)), length=24, pad=0)(rows([3, 8, 5]))
     assert [output['logits'].shape for output in outputs] == [(8,)] * 3
