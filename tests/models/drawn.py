@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -14,6 +13,7 @@ def drawn(make: Callable[[], nnx.Module], *, std: float = 0.3) -> tuple[nnx.Grap
     rng = np.random.default_rng(1)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.asarray(rng.normal(0.0, std, leaf.shape) + (len(leaf.shape) == 1), leaf.dtype)
+        numbers = rng.normal(0.0, std, leaf.shape) + (len(leaf.shape) == 1)
+        return jax.device_put(numbers.astype(leaf.dtype))  # jnp.asarray would compile a program for each shape
 
     return graph, jax.tree.map(draw, nnx.to_pure_dict(shapes))
