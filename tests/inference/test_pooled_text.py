@@ -12,7 +12,7 @@ from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import build_run
 from tests.inference.tiny_checkpoint import write_checkpoint
-from tests.inference.tiny_sentences import sentence_values, drawn_sentences
+from tests.inference.tiny_sentences import drawn_sentences, sentence_values
 from tests.tolerances import assert_close
 
 # Optax multiplies Python floats with int32 counts.

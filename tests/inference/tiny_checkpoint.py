@@ -37,7 +37,7 @@ def random_text(words: int, seed: int = 0) -> str:
 
 
 def random_params(make: Callable[[], nnx.Module]) -> dict[str, Any]:
-    """Parameters of NumPy's random numbers, those of a norm's scale around 1: to draw them with JAX compiles 40 programs.
+    """Random numbers of NumPy, those of a norm's scale around 1: to draw them with JAX would compile 40 programs.
 
     Args:
         make: makes the module; it is only traced.

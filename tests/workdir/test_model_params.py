@@ -22,7 +22,7 @@ def lay_out(shapes: Any) -> Any:
 
 
 def test_parameters_are_masked_where_the_run_prunes_them(tmp_path: Path):
-    """By their own size, and by scores that the state has; of a run that does not prune: tests/inference/test_restore.py."""
+    """By their own size, and by scores of the state. One that does not prune: tests/inference/test_restore.py."""
     fields = {'prune.begin': 0.0, 'prune.end': 0.0, 'prune.keep': 0.5, 'model.layers': 1}
     for method in ('magnitude', 'random'):
         config = tiny_config(tmp_path, **{'prune.method': method}, **fields)

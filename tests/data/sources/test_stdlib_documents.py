@@ -15,7 +15,9 @@ def write(path, text):
 
 
 def documents(root):
-    return list(stdlib_documents.__wrapped__(stdlib_files(root)))  # the documents of the running Python stay in its cache
+    return list(
+        stdlib_documents.__wrapped__(stdlib_files(root))
+    )  # the documents of the running Python stay in its cache
 
 
 def test_docstrings_come_in_the_order_of_a_reader(tmp_path):
