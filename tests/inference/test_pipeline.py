@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope='module')
 def served(checkpoint):
-    """A task's pipeline on rows in twos, made once for each set of options: it keeps the programs that it has compiled."""
+    """A task's pipeline on rows in twos, made once for each set of options: it keeps its compiled programs."""
 
     @functools.cache
     def of(task: str, problem: str = '', **options: Any) -> Any:
