@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
+from flax import nnx
 from jax import Array
 
 import efficient_attention as ea
@@ -36,6 +37,7 @@ from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_encoder
 from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.models.encoder import Encoder
 
 Layers = tuple[Array, Array, Array]  # queries, keys and values of N layers, [N, B, L, H, K] each
 Attend = Callable[..., Array]
@@ -91,9 +93,18 @@ def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
     module = pretrained_encoder(pretrained)
     ids_BL = jnp.array(tokens_BL, jnp.int32)
     types_BL = jnp.zeros_like(ids_BL) if pretrained.model.token_types > 1 else None
+    layers = layers_of(module, ids_BL, types_BL)
+    if layers is None:
+        raise InputError(f'{model}: its layers have no attention of queries, keys and values')
+    return layers
+
+
+@nnx.jit
+def layers_of(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Layers | None:
+    """Queries, keys and values of all layers; None where they have none."""
     inside = module.with_inside(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention
     if inside is None or inside.value_BMHK is None:
-        raise InputError(f'{model}: its layers have no attention of queries, keys and values')
+        return None
     return inside.query_BLHK, inside.key_BMHK, inside.value_BMHK
 
 
@@ -106,10 +117,15 @@ def errors_of_mechanisms(layers: Layers, mechanisms: dict[str, Mechanism]) -> di
 def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
     """What attention gives in each layer, float32 [N, B, L, H, K]."""
     heads, width = layers[0].shape[-2:]
-    rngs = jax.random.split(jax.random.key(0))
-    options: dict[str, Any] = {'rng': rngs[0]} if mechanism.draws.always else {}
-    options['learned'] = draw_operands(mechanism, heads, width, rngs[1]) or None
-    return np.stack([ea.attend(q, k, v, mechanism, **options) for q, k, v in zip(*layers, strict=True)])
+
+    @jax.jit
+    def attend(rng: Array, *layer: Array) -> Array:
+        rngs = jax.random.split(rng)
+        options: dict[str, Any] = {'rng': rngs[0]} if mechanism.draws.always else {}
+        options['learned'] = draw_operands(mechanism, heads, width, rngs[1]) or None
+        return ea.attend(*layer, mechanism, **options)
+
+    return np.stack([attend(jax.random.key(0), *layer) for layer in zip(*layers, strict=True)])
 
 
 def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str, float]]:
@@ -117,8 +133,9 @@ def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str,
     full = ea.Softmax(ea.Full())
     outputs: dict[int, list[np.ndarray]] = {rank: [] for rank in ranks}
     wanted = []
+    weights_of = jax.jit(lambda q_BLHK, k_BLHK: ea.attention_weights(q_BLHK, k_BLHK, full))
     for q_BLHK, k_BLHK, v_BLHK in zip(*layers, strict=True) if ranks else ():
-        weights_BHLM = np.asarray(ea.attention_weights(q_BLHK, k_BLHK, full))
+        weights_BHLM = np.asarray(weights_of(q_BLHK, k_BLHK))
         values_BHMK = np.asarray(v_BLHK).transpose(0, 2, 1, 3)
         u_BHLR, s_BHR, v_BHRM = np.linalg.svd(weights_BHLM, full_matrices=False)
         wanted.append(weights_BHLM @ values_BHMK)

@@ -153,7 +153,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     head = HeadConfig(kind='sequence')
     model = shape['model'] | {'attention_dropout_rate': shape['model']['dropout_rate'], 'activation': 'gelu_erf'}
     config = ModelConfig(**model, dtype=shape['dtype'], scan_unroll=model['layers'])
-    graph, params = nnx.split(FineTuningModel(config, head, rngs=nnx.Rngs(0)))
+    graph, params = nnx.split(jax.jit(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0)))())
     objective = FineTuning(head)
     optimizer_config = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True, clip_norm=0.0)
     optimizer = make_optimizer(optimizer_config, total_steps=1000, stacked=None)

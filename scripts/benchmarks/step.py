@@ -162,7 +162,7 @@ def ours_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
     sizes = {name: shape[name] for name in ('vocab_size', 'layers', 'width', 'heads', 'dropout_rate')}
     choices = {'attention_dropout_rate': shape['dropout_rate'], 'activation': 'gelu_erf'}  # the peer's default
     config = ModelConfig(**(sizes | choices | shape.get('model', {})))
-    graph, params = nnx.split(PretrainingModel(config, has_pairs=False, rngs=nnx.Rngs(0)))
+    graph, params = nnx.split(jax.jit(lambda: PretrainingModel(config, has_pairs=False, rngs=nnx.Rngs(0)))())
     optimizer_config = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True, clip_norm=0.0)
     optimizer = make_optimizer(optimizer_config, total_steps=1000, stacked=None)
     step = make_train_step(graph, Pretraining(has_pairs=False), optimizer)

@@ -60,16 +60,21 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
 def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
     """float32 [L, M]; raises InputError where the mechanism serves no such call."""
     shape = 1, options.length, 1, WIDTH
-    rngs = jax.random.split(jax.random.key(options.seed), 4)
-    query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
-    given: dict[str, Any] = {'rng': rngs[2]} if mechanism.draws.always else {}
-    given['learned'] = draw_operands(mechanism, 1, WIDTH, jax.random.fold_in(rngs[3], 2)) or None
-    if mechanism.needs.centres:
-        given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
-    if options.score == 'additive':
-        given['additive'] = jax.random.normal(jax.random.fold_in(rngs[3], 1), (1, WIDTH))
+
+    @jax.jit
+    def made(rng: jax.Array) -> jax.Array:
+        rngs = jax.random.split(rng, 4)
+        query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
+        given: dict[str, Any] = {'rng': rngs[2]} if mechanism.draws.always else {}
+        given['learned'] = draw_operands(mechanism, 1, WIDTH, jax.random.fold_in(rngs[3], 2)) or None
+        if mechanism.needs.centres:
+            given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
+        if options.score == 'additive':
+            given['additive'] = jax.random.normal(jax.random.fold_in(rngs[3], 1), (1, WIDTH))
+        return attention_weights(query, query if mechanism.needs.shared_qk else key, mechanism, **given)
+
     try:
-        weights = attention_weights(query, query if mechanism.needs.shared_qk else key, mechanism, **given)
+        weights = made(jax.random.key(options.seed))
     except (ValueError, NotImplementedError) as error:
         raise InputError(f'{text}: {error}') from None
     return np.asarray(weights[0, 0])

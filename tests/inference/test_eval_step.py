@@ -43,7 +43,7 @@ class Scaled(nnx.Module):
 def test_sums_are_of_the_outputs_and_the_model_is_asked_once():
     x, label, weights = jnp.asarray([[2.0, 1.0], [0.0, 1.0]]), jnp.asarray([0, 0]), jnp.ones(2)
     batch, params = {'x': x, 'label': label, 'weights': weights}, {'scale': jnp.float32(3.0)}
-    step = make_output_step(graph_of(Scaled()), FineTuning(HeadConfig(kind='sequence', outputs=2)))
+    step = jax.jit(make_output_step(graph_of(Scaled()), FineTuning(HeadConfig(kind='sequence', outputs=2))))
     before = Scaled.asked
     sums, totals, outputs = step(params, batch)
     assert Scaled.asked == before + 1

@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multi
 
 SETTINGS = {  # rows at a time, mesh
     'one at a time': (1, (1, 1, 1)),
-    'a batch that does not divide': (3, (1, 1, 1)),
-    'three devices': (3, (3, 1, 1)),
+    'three devices and a batch that does not divide': (3, (3, 1, 1)),
     'eight devices': (8, (2, 2, 2)),
     'one batch': (64, (4, 2, 1)),
 }

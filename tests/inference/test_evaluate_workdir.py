@@ -1,20 +1,32 @@
 """Evaluation of a workdir by name: step, batch size and devices are the caller's choice."""
 
+import dataclasses
+import json
+
+import jax
 import pytest
 
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog
-from tests.training.tiny_run import fresh_workdir
+from efficient_attention.training.run import build_run
+from tests.training.tiny_run import drawn_workdir, tiny_config
 
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-    """Written on a mesh of 2 x 2 x 2 devices, with a training batch that does not divide over 8."""
-    fields = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2, 'train.batch_size': 4}
-    return fresh_workdir(tmp_path_factory.mktemp('evaluation'), **fields)
+    """Of a mesh of 2 x 2 x 2 devices, with a training batch that does not divide over 8; written by one device."""
+    folder = tmp_path_factory.mktemp('evaluation')
+    config = tiny_config(folder, **{'model.layers': 1})
+    workdir = drawn_workdir(build_run(config, jax.devices()[:1]), folder / 'workdir')
+    train = dataclasses.replace(config.train, batch_size=4)
+    meshed = dataclasses.replace(config, train=train, mesh=MeshConfig(data=2, fsdp=2, tensor=2))
+    (workdir / 'config.json').write_text(json.dumps(to_dict(meshed)), encoding='utf-8')
+    return workdir
 
 
 def test_the_training_batch_and_mesh_do_not_matter(workdir):

@@ -11,16 +11,16 @@ import pytest
 from flax import nnx
 
 from configs.lm.common import language_modelling_config
-from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import TextGenerator, continue_text, drawable, prompt_ids, start_text
+from efficient_attention.inference.restore import restore
 from efficient_attention.inference.sampling import Draw, Sampling
 from efficient_attention.models.decoding import CachedDecoder
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from efficient_attention.workdir.config_file import claim_workdir
-from tests.training.tiny_run import write_corpus
+from tests.training.tiny_run import drawn_workdir, write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
 FIELDS = {
@@ -51,13 +51,7 @@ def config_of(folder, **fields) -> RunConfig:
 
 def workdir_of(folder, **fields):
     """The workdir of a run that has saved its initial parameters and nothing else."""
-    config, workdir = config_of(folder, **fields), folder / 'workdir'
-    run = build_run(config)
-    claim_workdir(workdir, config)
-    run.task.save_assets(workdir)
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(0, run.drawn_state(), record={'fingerprint': {'config': to_dict(config)}})
-    return workdir
+    return drawn_workdir(build_run(config_of(folder, **fields)), folder / 'workdir')
 
 
 @pytest.fixture(scope='module')
@@ -162,15 +156,15 @@ def test_the_checkpoint_is_the_users_choice(generator, workdir, tmp_path):
     config = json.loads((tmp_path / 'config.json').read_text(encoding='utf-8'))
     config['checkpoint']['best_metric'] = metric
     (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
-    stacked = build_run(generator.config).drawn_state().params  # the generator has its layers' arrays apart
+    stacked = jax.device_get(restore(workdir).params)  # the generator has its layers' arrays apart
     with Checkpoints(tmp_path, from_dict(config, RunConfig).checkpoint) as checkpoints:
         for step, loss in ((1, 1.5), (3, 2.5)):
-            state = {'params': jax.tree.map(lambda leaf, step=step: leaf + jnp.float32(step), stacked)}
+            state = {'params': jax.tree.map(lambda leaf, step=step: leaf + np.float32(step), stacked)}
             checkpoints.save(step, state, record={}, metrics={metric: loss})
-    before = generator.params['embeddings']['token']['embedding']
+    before = np.asarray(generator.params['embeddings']['token']['embedding'])
     for checkpoint, step in (('last', 3), ('best', 1), ('0', 0)):
         after = TextGenerator(tmp_path, checkpoint=checkpoint).params['embeddings']['token']['embedding']
-        np.testing.assert_allclose(after, before + jnp.float32(step))
+        np.testing.assert_allclose(after, before + np.float32(step))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Plain Python in and out: each pipeline's form, that batches and padding change nothing, that long texts are read."""
 
+import functools
 import json
 import shutil
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory):
         if problem not in made:
             made[problem] = write_checkpoint(folder / problem, problem)
         return made[problem]
+
+    return of
+
+
+@pytest.fixture(scope='module')
+def served(checkpoint):
+    """A task's pipeline on rows in twos, made once for each set of options: it keeps its compiled programs."""
+
+    @functools.cache
+    def of(task: str, problem: str = '', **options: Any) -> Any:
+        short = SHORT if task == 'question-answering' else {}
+        return ea.pipeline(task, checkpoint(problem or PROBLEM[task]), batch_size=2, **short, **options)
 
     return of
 
@@ -59,9 +73,8 @@ PROBLEM = {
 
 
 @pytest.mark.parametrize('task', INPUTS)
-def test_a_list_gives_what_its_members_give(checkpoint, task: str):
-    options = SHORT if task == 'question-answering' else {}
-    run = ea.pipeline(task, checkpoint(PROBLEM[task]), batch_size=2, **options)
+def test_a_list_gives_what_its_members_give(served, task: str):
+    run = served(task)
     together, alone = run(INPUTS[task]), [run(value) for value in INPUTS[task]]
     assert len(together) == len(INPUTS[task])
     if task == 'feature-extraction':
@@ -80,38 +93,38 @@ def round_all(value):
     return pytest.approx(value, abs=2e-5) if isinstance(value, float) else value
 
 
-def test_answers_are_parts_of_the_context(checkpoint):
-    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+def test_answers_are_parts_of_the_context(served):
+    run = served('question-answering')
     for value in INPUTS['question-answering']:
         answer = run(value)
         assert value['context'][answer['start'] : answer['end']] == answer['answer'] != ''
         assert 0 < answer['score'] <= 1
 
 
-def test_the_whole_of_a_long_context_counts(checkpoint):
+def test_the_whole_of_a_long_context_counts(served):
     """A question on a context and on the same with more before it: the answer may be found in either part."""
-    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+    run = served('question-answering')
     starts = {run({'question': 'a dog', 'context': random_text(120, seed)})['start'] for seed in range(8)}
     assert max(starts) > 150  # characters; a row holds about 20 words
 
 
-def test_classes_have_their_names_and_probabilities(checkpoint):
-    run = ea.pipeline('text-classification', checkpoint('classification'))
+def test_classes_have_their_names_and_probabilities(served):
+    run = served('text-classification')
     for answer in run(INPUTS['text-classification']):
         assert set(answer['scores']) == set(LABELS['classification'])
         assert sum(answer['scores'].values()) == pytest.approx(1, abs=1e-5)
         assert answer['label'] == max(answer['scores'], key=answer['scores'].get)
 
 
-def test_a_pair_of_texts_is_another_input(checkpoint):
-    run = ea.pipeline('text-classification', checkpoint('classification'))
+def test_a_pair_of_texts_is_another_input(served):
+    run = served('text-classification')
     pair, text = run(('the dog', 'a tree')), run('the dog a tree')
     assert pair['scores'] != text['scores']
     assert round_all(run({'text': 'the dog', 'text_pair': 'a tree'})) == round_all(pair)
 
 
-def test_a_regression_gives_a_number(checkpoint):
-    answer = ea.pipeline('text-classification', checkpoint('regression'))('the old king')
+def test_a_regression_gives_a_number(served):
+    answer = served('text-classification', 'regression')('the old king')
     assert isinstance(answer['score'], float)
 
 
@@ -123,9 +136,9 @@ def of_type(source: Path, folder: Path, problem_type: str) -> Path:
     return folder
 
 
-def test_several_numbers_and_several_labels_are_no_softmax(checkpoint, tmp_path: Path):
+def test_several_numbers_and_several_labels_are_no_softmax(checkpoint, served, tmp_path: Path):
     source, text = checkpoint('classification'), INPUTS['text-classification'][0]
-    [probabilities] = ea.pipeline('text-classification', source)([text])
+    [probabilities] = served('text-classification')([text])
     raw = ea.pipeline('text-classification', of_type(source, tmp_path / 'raw', 'regression'))(text)
     assert set(raw) == {'scores'} and tuple(raw['scores']) == LABELS['classification']
     logits = np.array(list(raw['scores'].values()))
@@ -155,38 +168,38 @@ def test_rows_with_several_labels_are_predicted_and_not_scored(checkpoint, tmp_p
         predict_files(model, tmp_path / 'more', test=str(tmp_path / 'rows.csv'))
 
 
-def test_every_word_of_a_long_text_has_a_label(checkpoint):
+def test_every_word_of_a_long_text_has_a_label(served):
     text = random_text(50, 7)
-    words = ea.pipeline('token-classification', checkpoint('token_classification'))(text)
+    words = served('token-classification')(text)
     assert all(text[word['start'] : word['end']] == word['word'] for word in words)
     assert [word['word'] for word in words] == text.split()
 
 
-def test_words_may_be_given(checkpoint):
+def test_words_may_be_given(served):
     words = tuple(random_text(6, 8).split())
-    run = ea.pipeline('token-classification', checkpoint('token_classification'))
+    run = served('token-classification')
     assert [found['word'] for found in run(words)] == list(words)
     assert [round_all(found) for found in run([words[:2], words])] == [round_all(run(words[:2])), round_all(run(words))]
 
 
-def test_vectors(checkpoint):
-    path, texts = checkpoint('fill_mask'), INPUTS['feature-extraction']
-    short, long = ea.pipeline('feature-extraction', path)(texts)
+def test_vectors(served):
+    texts = INPUTS['feature-extraction']
+    short, long = served('feature-extraction')(texts)
     assert short.shape == (5, 16) and len(long) >= 82 and long.dtype == np.float32
-    mean = ea.pipeline('feature-extraction', path, pooling='mean')(texts[0])
+    mean = served('feature-extraction', pooling='mean')(texts[0])
     np.testing.assert_allclose(mean, short.mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(ea.pipeline('feature-extraction', path, pooling='first')(texts[0]), short[0], atol=1e-6)
+    np.testing.assert_allclose(served('feature-extraction', pooling='first')(texts[0]), short[0], atol=1e-6)
 
 
-def test_masks_are_filled_with_the_number_of_tokens_asked_for(checkpoint):
-    masks = ea.pipeline('fill-mask', checkpoint('fill_mask'), top=2)('a [MASK] near the [MASK]')
+def test_masks_are_filled_with_the_number_of_tokens_asked_for(served):
+    masks = served('fill-mask', top=2)('a [MASK] near the [MASK]')
     assert [len(candidates) for candidates in masks] == [2, 2]
     assert masks[0][0]['score'] >= masks[0][1]['score']
 
 
 @pytest.mark.parametrize('task', INPUTS)
-def test_a_bad_item_of_a_list_is_named_by_its_number(checkpoint, task: str):
-    run = ea.pipeline(task, checkpoint(PROBLEM[task]), **(SHORT if task == 'question-answering' else {}))
+def test_a_bad_item_of_a_list_is_named_by_its_number(served, task: str):
+    run = served(task)
     good = INPUTS[task]
     with pytest.raises(InputError, match=f'^item {len(good)} of {len(good) + 1}: '):
         run([*good[:-1], 5, good[-1]])
@@ -195,8 +208,8 @@ def test_a_bad_item_of_a_list_is_named_by_its_number(checkpoint, task: str):
     assert not str(raised.value).startswith('item')
 
 
-def test_a_text_that_is_too_long_is_named_by_its_number(checkpoint):
-    run = ea.pipeline('text-classification', checkpoint('classification'), overlong='error')
+def test_a_text_that_is_too_long_is_named_by_its_number(served):
+    run = served('text-classification', overlong='error')
     with pytest.raises(InputError, match="^item 2 of 3: input: field 'text' has 70 tokens"):
         run([random_text(5, 3), random_text(70, 4), random_text(80, 4)])
 
@@ -217,9 +230,9 @@ def listed(answer) -> list:
     return answer if isinstance(answer, list) else [answer]
 
 
-def test_what_is_cut_or_left_out_is_said(checkpoint):
-    path, text = checkpoint('classification'), random_text(70, 4)
-    run = ea.pipeline('text-classification', path, overlong='truncate')
+def test_what_is_cut_or_left_out_is_said(served):
+    text = random_text(70, 4)
+    run = served('text-classification', overlong='truncate')
     message = r'^input: 1 of 2 rows have more than data\.length 24 tokens and were cut$'
     with pytest.warns(UserWarning, match=message) as caught:
         cut, _ = run([text, 'the dog'])
@@ -227,20 +240,20 @@ def test_what_is_cut_or_left_out_is_said(checkpoint):
     with pytest.warns(UserWarning, match=r'1 of 1 rows .* were cut$') as caught:
         assert round_all(run(text)) == round_all(cut)
     assert [warning.filename for warning in caught] == [__file__]
-    ea.pipeline('text-classification', path)(text)  # in windows, without a warning
+    served('text-classification')(text)  # in windows, without a warning
 
 
-def test_a_question_that_is_cut_is_said(checkpoint):
-    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+def test_a_question_that_is_cut_is_said(served):
+    run = served('question-answering')
     message = r'^1 of 2 questions have more than examples\.question_length 8 tokens and were cut, the first: the que'
     with pytest.warns(UserWarning, match=message):
         run([{'question': random_text(words, 2), 'context': random_text(40, 3)} for words in (8, 9)])
 
 
-def test_words_that_a_vocabulary_of_words_lacks_are_said(checkpoint):
-    run = ea.pipeline('text-classification', checkpoint('classification'))
+def test_words_that_a_vocabulary_of_words_lacks_are_said(served, monkeypatch):
+    run = served('text-classification')
     run('the purple dog')  # pieces of a word have their characters, but for those that no text of BERT's has
-    run.encoder = text_encoder(Path('fixed:listops'))
+    monkeypatch.setattr(run, 'encoder', text_encoder(Path('fixed:listops')))
     run(['[MAX 1 2 ]', '( [MIN 3 4 ] )'])
     with pytest.warns(UserWarning, match=r'^input: 2 words are none of the 20 of the tokenizer$'):
         run(['[MAX 1 2 ]', '[MAX one 2 ] ]]'])
@@ -268,11 +281,11 @@ def test_what_cannot_be_served_is_named(checkpoint, task: str, problem: str, opt
 
 
 @pytest.mark.parametrize('value', ['', 3, ('a', ''), {'context': 'a'}, None])
-def test_inputs_of_another_form_are_named(checkpoint, value):
+def test_inputs_of_another_form_are_named(served, value):
     with pytest.raises(InputError):
-        ea.pipeline('text-classification', checkpoint('classification'))(value)
+        served('text-classification')(value)
     with pytest.raises(InputError):
-        ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)(value)
+        served('question-answering')(value)
 
 
 def test_the_options_of_a_long_range_run_with_two_towers():

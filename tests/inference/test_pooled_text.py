@@ -1,4 +1,4 @@
-"""A trained hierarchical model in use: its answers, the weights of words and sentences, a run that starts from it."""
+"""A hierarchical model in use: its answers, the weights of words and sentences, a run that starts from it."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import build_run
 from tests.inference.tiny_checkpoint import write_checkpoint
-from tests.inference.tiny_sentences import sentence_values, train_sentences
+from tests.inference.tiny_sentences import drawn_sentences, sentence_values
 from tests.tolerances import assert_close
 
 # Optax multiplies Python floats with int32 counts.
@@ -23,11 +23,15 @@ LONG = 'The film was  very, very good and a story we saw. We saw it. A bad story
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_sentences(tmp_path_factory.mktemp('sentences'))
+    return drawn_sentences(tmp_path_factory.mktemp('sentences'))
 
 
-def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(run: Path):
-    weigh = TextWeigher(run)
+@pytest.fixture(scope='module')
+def weigh(run: Path) -> TextWeigher:
+    return TextWeigher(run)
+
+
+def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(weigh: TextWeigher):
     found = weigh(LONG)
     assert [len(found.sentences), found.left_out] == [3, 2]
     assert sum(one.weight for one in found.sentences) == pytest.approx(1)
@@ -45,7 +49,7 @@ def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(run: Pa
     assert_close(np.array([word.weight for word in first if not word.kind]), np.asarray(weights['words'])[0, 0, 1:9])
 
 
-def test_a_pipeline_reads_long_texts_whole_and_batches_change_nothing(run: Path):
+def test_a_pipeline_reads_long_texts_whole_and_batches_change_nothing(run: Path, weigh: TextWeigher):
     classify = ea.pipeline('text-classification', run)
     texts = [LONG, 'A good film.', 'We saw it. It was bad.']
     together, alone = classify(texts), [classify(text) for text in texts]
@@ -54,7 +58,7 @@ def test_a_pipeline_reads_long_texts_whole_and_batches_change_nothing(run: Path)
     cut = ea.pipeline('text-classification', run, overlong='truncate')
     with pytest.warns(UserWarning, match='input: 1 of 1 rows have more than examples.sentences 3 sentences, or data'):
         shorter = cut(LONG)
-    assert shorter['score'] == pytest.approx(TextWeigher(run)(LONG).answer['score'], abs=1e-5)
+    assert shorter['score'] == pytest.approx(weigh(LONG).answer['score'], abs=1e-5)
     assert shorter['score'] != pytest.approx(together[0]['score'], abs=1e-7)
 
 

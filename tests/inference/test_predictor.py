@@ -9,6 +9,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.inference.pipeline import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.inference.tiny_checkpoint import MODEL
+from tests.models.drawn import drawn
 
 HEAD = HeadConfig(kind='token', outputs=3)
 
@@ -22,9 +23,13 @@ def rows(lengths: list[int]) -> list[dict[str, np.ndarray]]:
     ]
 
 
+def made(head: HeadConfig) -> FineTuningModel:
+    return nnx.merge(*drawn(lambda: FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))))
+
+
 @pytest.fixture(scope='module')
 def model() -> FineTuningModel:
-    return FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+    return made(HEAD)
 
 
 @nnx.jit
@@ -34,7 +39,7 @@ def logits_of(model: FineTuningModel, batch: dict[str, jax.Array]) -> jax.Array:
 
 @pytest.mark.parametrize('batch_size', [1, 3, 64])
 def test_each_row_has_what_the_model_says_of_it_alone(model: FineTuningModel, batch_size: int):
-    features = rows([5, 17, 2, 24, 9])
+    features = rows([5, 17, 2, 24])
     outputs = Predictor(model, length=24, pad=0, batch_size=batch_size)(features)
     for feature, output in zip(features, outputs, strict=True):
         length = len(feature['tokens'])
@@ -49,7 +54,5 @@ def test_no_rows_no_outputs(model: FineTuningModel):
 
 
 def test_as_many_classes_as_tokens_are_not_taken_for_tokens():
-    head = HeadConfig(kind='sequence', outputs=8)
-    model = FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))
-    outputs = Predictor(model, length=24, pad=0)(rows([3, 8, 5]))
+    outputs = Predictor(made(HeadConfig(kind='sequence', outputs=8)), length=24, pad=0)(rows([3, 8, 5]))
     assert [output['logits'].shape for output in outputs] == [(8,)] * 3

@@ -23,19 +23,19 @@ def make(rngs: nnx.Rngs) -> PretrainingModel:
     return PretrainingModel(CONFIG, has_pairs=False, rngs=rngs)
 
 
-def params_of(module: nnx.Module) -> dict:
-    return nnx.to_pure_dict(nnx.state(module))
+def params_of(seed: int) -> dict:
+    return jax.jit(lambda: nnx.to_pure_dict(nnx.state(make(nnx.Rngs(seed)))))()
 
 
 def test_a_module_gets_all_parameters_and_leaves_the_rest():
-    params = params_of(make(nnx.Rngs(3)))
+    params = params_of(3)
     module = pretrained_module(make, pretrained(params | {'pooler': {'dense': {}}}))
     np.testing.assert_array_equal(module.masked_lm.transform.kernel[...], params['masked_lm']['transform']['kernel'])
 
 
 def test_each_layer_has_arrays_of_its_own():
     """NumPy's, as checkpoints are read, end on a device: a call would carry them there each time."""
-    params = jax.device_get(params_of(make(nnx.Rngs(3))))
+    params = jax.device_get(params_of(3))
     layer = pretrained_module(make, pretrained(params)).encoder.stack.layers[0]
     kernel = layer.attention.query.kernel[...]
     assert isinstance(kernel, jax.Array)
@@ -43,7 +43,7 @@ def test_each_layer_has_arrays_of_its_own():
 
 
 def test_what_is_missing_is_named():
-    params = params_of(make(nnx.Rngs(3)))
+    params = params_of(3)
     del params['masked_lm']['norm']
     with pytest.raises(InputError, match=r'^the checkpoint has no masked_lm/norm/(bias|scale)$'):
         pretrained_module(make, pretrained(params))

@@ -10,14 +10,17 @@ from flax import nnx
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import abstract_params, restore
-from tests.training.tiny_run import fresh_workdir
+from efficient_attention.training.run import build_run
+from tests.training.tiny_run import drawn_workdir, tiny_config
 
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-    return fresh_workdir(tmp_path_factory.mktemp('restore'))
+    """Written by one device of the eight that read it."""
+    folder = tmp_path_factory.mktemp('restore')
+    return drawn_workdir(build_run(tiny_config(folder), jax.devices()[:1]), folder / 'workdir')
 
 
 def edit(workdir, group: str, **fields) -> None:

@@ -26,7 +26,7 @@ from tests.tolerances import assert_close
 pytestmark = pytest.mark.devices
 
 CONFIG = ModelConfig(
-    width=8, heads=2, vocab_size=12, max_length=24, token_types=0, layers=2, decoder_layers=2, norm='pre',
+    width=8, heads=2, vocab_size=12, max_length=24, token_types=0, layers=1, decoder_layers=1, norm='pre',
     attention_dropout_rate=0.0, feed_forward_width=16, positions='sinusoidal',
 )  # fmt: skip
 SEARCH = Search(beams=3, best=2, max_tokens=6, end=1)
@@ -35,8 +35,9 @@ PROMPT = (0, 2)
 
 
 @functools.cache
-def transducer_of(rows: int = 4, lengths: tuple[int, ...] = (4, 8), **options: Any) -> Transducer:
-    graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=1.0)
+def transducer_of(rows: int = 4, lengths: tuple[int, ...] = (4, 8), layers: int = 1, **options: Any) -> Transducer:
+    config = dataclasses.replace(CONFIG, decoder_layers=layers)
+    graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
     batching = Batching(rows, lengths, ratio=1.0, extra=1)
     return Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT, batching=batching, **options)
 
@@ -52,7 +53,7 @@ def transducer_of(rows: int = 4, lengths: tuple[int, ...] = (4, 8), **options: A
 )
 def test_fixed_lengths_bound_sources_and_targets_each_by_its_own(fields: dict[str, str], source_limit: Any, most: int):
     """Rows of a source of 18 tokens are padded to 24 where 24 can be read."""
-    config = dataclasses.replace(CONFIG, max_length=64, layers=1, decoder_layers=1, **fields)
+    config = dataclasses.replace(CONFIG, max_length=64, **fields)
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
     search = dataclasses.replace(SEARCH, max_tokens=40, beams=1, best=1)
     transducer = Transducer(*for_inference(graph, params), search, prompt=[0], batching=Batching(1, (24,)))
@@ -66,10 +67,12 @@ def test_fixed_lengths_bound_sources_and_targets_each_by_its_own(fields: dict[st
 
 def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
     transduce.clear_cache()
-    targets = transducer_of()(SOURCES)
-    assert transduce._cache_size() == 2  # rows of 4 and of 8 tokens
-    assert [len(found) for found in targets] == [2] * 6
-    for source, found in zip(SOURCES, targets, strict=True):
+    sources = [*SOURCES, SOURCES[3]]
+    targets = transducer_of()(sources)
+    assert transduce._cache_size() == 2  # rows of 4 and of 8 tokens, and none for the one of 8 that is left
+    assert [len(found) for found in targets] == [2] * 7
+    assert [list(target.ids) for target in targets[6]] == [list(target.ids) for target in targets[3]]
+    for source, found in zip(sources, targets, strict=True):
         assert len({tuple(target.ids) for target in found}) == 2 and found[0].score >= found[1].score
         for target in found:
             assert len(target.ids) + target.is_ended <= min(6, len(source) + 1) and 1 not in target.ids
@@ -175,17 +178,10 @@ def test_settings_of_the_caller_hold_in_the_threads():
         seen.append((jax.config.jax_default_device, jax.config.jax_default_matmul_precision))
         return [[], []]
 
-    device = jax.local_devices()[-1]
+    device, transducer = jax.local_devices()[-1], patched(look)
     with jax.default_device(device), jax.default_matmul_precision('highest'):
-        list(patched(look).each([[3, 1]] * 8))
+        list(transducer.each([[3, 1]] * 8))
     assert seen == [(device, 'highest')] * 4
-
-
-def test_what_is_left_of_a_length_needs_no_program_of_its_own():
-    transduce.clear_cache()
-    targets = transducer_of(rows=4, lengths=(8,))([*SOURCES[1:4], SOURCES[2], SOURCES[3]])
-    assert transduce._cache_size() == 1
-    assert [list(target.ids) for target in targets[3]] == [list(target.ids) for target in targets[1]]
 
 
 def test_what_fills_no_batch_goes_with_rows_up_to_twice_as_long():
@@ -214,7 +210,7 @@ def test_a_line_says_that_a_search_draws_no_keys(caplog: pytest.LogCaptureFixtur
 
 
 def test_alignments_are_the_weights_of_the_last_layer():
-    transducer = transducer_of()
+    transducer = transducer_of(layers=2)
     [[first, second]] = transducer(SOURCES[2:3], alignments=True)
     model = nnx.merge(transducer.graph, transducer.params)
     source = jnp.asarray(SOURCES[2:3])
@@ -264,7 +260,7 @@ def test_learned_positions_limit_sources_and_targets():
 
 
 def test_a_decoder_that_reads_the_length_of_its_row_is_refused():
-    config = dataclasses.replace(CONFIG, decoder_attention='causal;causal & random_tiles(1, 4)')
+    config = dataclasses.replace(CONFIG, decoder_layers=2, decoder_attention='causal;causal & random_tiles(1, 4)')
     graph, params = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
     with pytest.raises(
         InputError, match=r"^model.decoder_attention 'causal & random_tiles\(1, 4\)' reads by the length"

@@ -1,7 +1,10 @@
 """Hugging Face folders with small random models, for tests of what is built on checkpoints."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -16,7 +19,7 @@ SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
 WORDS += ['.', ',']
 MODEL = ModelConfig(
-    width=16, heads=2, layers=2, vocab_size=len(SPECIALS + WORDS), max_length=24, init_std=0.5, activation='gelu_erf'
+    width=16, heads=2, layers=1, vocab_size=len(SPECIALS + WORDS), max_length=24, init_std=0.5, activation='gelu_erf'
 )
 KINDS = {
     'question_answering': HeadConfig(kind='span'),
@@ -33,6 +36,20 @@ def random_text(words: int, seed: int = 0) -> str:
     return ' '.join(np.random.default_rng(seed).choice(WORDS, words))
 
 
+def random_params(make: Callable[[], nnx.Module]) -> dict[str, Any]:
+    """Random numbers of NumPy, those of a norm's scale around 1: to draw them with JAX would compile 40 programs.
+
+    Args:
+        make: makes the module; it is only traced.
+    """
+    rng = np.random.default_rng(7)
+
+    def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        return (rng.normal(0.0, 0.5, leaf.shape) + (path[-1].key == 'scale')).astype(leaf.dtype)
+
+    return jax.tree.map_with_path(draw, nnx.to_pure_dict(nnx.state(nnx.eval_shape(make))))
+
+
 def write_checkpoint(folder: Path, problem: str, *, is_named: bool = True) -> Path:
     """Writes a folder with a head for `problem`, or a masked-LM head for 'fill_mask'; returns it.
 
@@ -41,14 +58,14 @@ def write_checkpoint(folder: Path, problem: str, *, is_named: bool = True) -> Pa
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / 'vocab.txt'
     vocabulary.write_text('\n'.join([*SPECIALS, *WORDS]) + '\n', encoding='utf-8')
-    rngs = nnx.Rngs(7)  # no seed of a run, whose drawn parameters would be the same
     head = KINDS.get(problem, HeadConfig())
-    model: nnx.Module
-    if problem == 'fill_mask':
-        model = PretrainingModel(MODEL, has_pairs=False, rngs=rngs)
-    else:
-        model = FineTuningModel(MODEL, head, rngs=rngs)
-    params = nnx.to_pure_dict(nnx.state(model))
+
+    def make() -> nnx.Module:
+        if problem == 'fill_mask':
+            return PretrainingModel(MODEL, has_pairs=False, rngs=nnx.Rngs(0))
+        return FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))
+
+    params = random_params(make)
     labels = LABELS.get(problem, ()) if is_named else ()
     made = Pretrained(MODEL, head, labels, problem, 'bert', vocabulary, True, lambda: params)
     save_pretrained(folder / 'model', made)

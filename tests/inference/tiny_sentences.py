@@ -1,13 +1,16 @@
 """A run of a hierarchical model on short reviews of a few sentences, labelled by whether they hold 'good' or 'bad'."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from efficient_attention.training.fill_config import fill_config
-from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
 from tests.training.tiny_fine_tuning import WORDS, tiny_values
+from tests.training.tiny_run import drawn_workdir
 
 FIELDS: dict[str, Any] = {
     'examples.sentences': 3,
@@ -40,8 +43,13 @@ def sentence_values(folder: Path, **fields: Any) -> dict[str, Any]:
     return values
 
 
-def train_sentences(folder: Path, **fields: Any) -> Path:
-    """The workdir of such a run, trained for two steps."""
+def drawn_sentences(folder: Path, **fields: Any) -> Path:
+    """The workdir of such a run, with random parameters that no draw of another run gives."""
     filled = fill_config(sentence_values(folder / 'files', **fields))
-    train(filled.config, folder / 'run', examples=filled.examples)
-    return folder / 'run'
+    run, rng = build_run(filled.config, examples=filled.examples), np.random.default_rng(0)
+    state = run.drawn_state()
+
+    def moved(leaf: jax.Array) -> jax.Array:
+        return jax.device_put(np.asarray(leaf) + rng.normal(0.0, 0.1, leaf.shape).astype(leaf.dtype), leaf.sharding)
+
+    return drawn_workdir(run, folder / 'run', dataclasses.replace(state, params=jax.tree.map(moved, state.params)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.workdir.config_file import claim_workdir
+from tests.scripts.called import refusal_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = 'Higher and higher the kite went up; and the wind went with it. ' * 40
@@ -47,15 +48,13 @@ def test_more_context_scores_better_on_the_runs_own_split(tmp_path):
     assert report['units'] == 'characters' and report['split'] == 'held_out'
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capfd):
     claim_workdir(tmp_path / 'pretraining', from_dict({}, RunConfig))
     for arguments, line in [
         (('--workdir', str(tmp_path / 'none')), 'none'),
         (('--workdir', str(tmp_path / 'pretraining')), 'is a run of the task pretraining; n-grams need'),
         (('--workdir', str(make_workdir(tmp_path)), '--split', 'test'), 'the test split has 0 tokens'),
+        (('--workdir', 'x', '--order', '0'), 'must be at least 1'),
     ]:
-        result = run(*arguments)
-        assert result.returncode == 2
-        assert line in result.stderr.splitlines()[-1], result.stderr
-        assert result.stderr.splitlines()[-1].startswith('error: ')
-    assert 'must be at least 1' in run('--workdir', 'x', '--order', '0').stderr
+        said = refusal_of('ngram_baseline.py', *arguments, monkeypatch=monkeypatch, capfd=capfd).splitlines()[-1]
+        assert said.startswith('error: ') and line in said

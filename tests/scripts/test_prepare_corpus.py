@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.scripts.called import refusal_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,15 +29,14 @@ def test_says_where_the_corpus_lies_and_what_is_in_it(tmp_path):
     assert 'tokenising' in result.stderr  # plain lines where there is no terminal
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     for arguments, part in [
         (('--source', 'web:x'), 'known: stdlib, text:'),
         (('--source', 'text:*.none'), "no file matches '*.none'"),
         (('--tokenizer', 'train:letters'), 'known: train:wordpiece'),
         (('--held_out', 'nan'), 'data.held_out'),
     ]:
-        result = run(*arguments, cwd=tmp_path)
-        assert result.returncode == 2
-        assert result.stderr.startswith('error: ') and result.stderr.count('\n') == 1
-        assert part in result.stderr
+        said = refusal_of('prepare_corpus.py', *arguments, monkeypatch=monkeypatch, capfd=capfd)
+        assert said.startswith('error: ') and said.count('\n') == 1 and part in said
     assert not list(tmp_path.iterdir())  # nothing was made on the way

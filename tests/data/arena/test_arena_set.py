@@ -12,20 +12,20 @@ from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'dev', 'test')
 FIRST = {  # of each split, SHA-256 of the images and labels
-    'pathfinder:rows=100:size=32:bars=easy': (
-        'd479395d9ba607e295716d3a142a7b24a828a97d1833c24cbd3be8a0db78147e',
-        'e6ab2e8ae4d7e35bbdc9796580c95703f07fcdadf5a4e399ae5dfff9f384add9',
-        '791404c692b7db922408be560f9bd834aa8f278825ed8e61655e5c6150f2b1cd',
+    'pathfinder:rows=30:size=32:bars=easy': (
+        'cc4f60ea59e35189ffd43cad190447ab2e83d5909aa91865bd1816b72b050900',
+        'cbba6949dac5728108d901ba357bc97b50ec622332f9c35ae092332579e04af9',
+        '54e37098bacbd4fa1f699266ff43cb312a84e474dd51205fa29745228627a206',
     ),
-    'pathfinder:rows=100:size=20:bars=easy:starts=fixed': (
-        '5ecf8e49a189ed81c61f0847c7e622c0f392cb10434f0d74bd4c50bb4e5763b9',
-        'a0aeeba92b18ba1c3777a7880ae126f07a31992f03647b3528357669a74f2e09',
-        '3e204033ed6e6608a03b2e4d1295fa5bb96c74f129c6f2ed7a85f88deb748645',
+    'pathfinder:rows=30:size=20:bars=easy:starts=fixed': (
+        '45a1cb630c35d8ad6407f6d5b8af28cb56791990929733a2298fd1011e275899',
+        'ca99aa0f0a8dcb26291a40ca9617d314669ad77f40d729367a65035d5da8a383',
+        '271d4f66215d43d7e631a1f2a9ae2d811175acdc2b25eba8fa0746074af6b700',
     ),
-    'pathfinder:rows=100:size=32': (
-        '99f05bf76ce566147c9aa3c12a53240cad6012731ad095baa75cadc83a608f1b',
-        '9ffa4850f3f9085d1ee994bb0e89dadd9d0519ea90e729204baa5ea8094e5b39',
-        'a418da367e930fa8d8077ea5c53f103872b6812860480b70e3a4d6834417b1f7',
+    'pathfinder:rows=30:size=32': (
+        '621be24a76a9218e799cadf11728951c95e17f17a3cfcd223c73896d0e0be202',
+        '658aa33204bf5e2bf6fee76b3a8261db8bcdfecb76bfaa2cf492422b73f20447',
+        '4b60730bdbeab310d6db0466f17dbeb5192b89b94ee46924b6a039952ca3e3ec',
     ),
 }
 SETS = {

@@ -27,7 +27,7 @@ def rows_of(texts: list[str], labels: list[int]) -> list[ArenaRow]:
 
 def test_the_root_of_listops_tells_a_third():
     """36 % at Long Range Arena's lengths, and about as much below them."""
-    found = open_set('listops:rows=600:length=50-200', 'x')
+    found = open_set('listops:rows=300:length=50-200', 'x')
     train, test = list(found.rows('train')), list(found.rows('dev'))
     scores = yardsticks(found, train, test)
     assert list(scores) == ['majority', 'root', 'root_digits']
@@ -70,7 +70,7 @@ def test_the_places_of_the_discs_are_found_in_the_pixels(size: int, bars: int):
 
 
 def test_where_the_discs_are_tells_much():
-    found = open_set('pathfinder:rows=400:size=20:bars=easy:starts=fixed', 'x')
+    found = open_set('pathfinder:rows=200:size=20:bars=easy:starts=fixed', 'x')
     scores = yardsticks(found, list(found.rows('train')), list(found.rows('dev')))
     assert list(scores) == names_of('pathfinder') == ['majority', 'pixels', 'discs']
     assert scores['majority'] < 0.55 < 0.65 < min(scores['pixels'], scores['discs'])

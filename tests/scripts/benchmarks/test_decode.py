@@ -16,6 +16,7 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import cache_specs
 from scripts import benchmark as command
 from scripts.benchmarks import decode as benchmark
+from tests.models.drawn import drawn
 
 TINY = benchmark.MODEL | {'layers': 1, 'width': 8, 'heads': 2, 'vocab_size': 11, 'attention': 'causal'}
 
@@ -75,8 +76,8 @@ def test_a_part_without_any_of_the_sides_is_refused(monkeypatch):
 
 
 def work_of(way: str) -> benchmark.Work:
-    graph, params = nnx.split(Decoder(ModelConfig(**TINY), rngs=nnx.Rngs(0)))
-    return benchmark.WAYS[way](graph, nnx.to_pure_dict(params), {'model': TINY, 'context': 16, 'calls': 1})
+    graph, params = drawn(lambda: Decoder(ModelConfig(**TINY), rngs=nnx.Rngs(0)))
+    return benchmark.WAYS[way](graph, params, {'model': TINY, 'context': 16, 'calls': 1})
 
 
 def test_a_measurement_has_a_rate_for_each_call():

@@ -32,6 +32,13 @@ def test_a_line_that_has_moved_is_found_where_it_stands_once(tmp_path: Path):
     assert Mutant('d.py', 'x = ', '').found_in(tmp_path) == Mutant('room/c.py', 'z = y', '').found_in(tmp_path) == ''
 
 
+@pytest.fixture
+def _without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests that are run need none of what is installed beside pytest."""
+    monkeypatch.setenv('PYTEST_DISABLE_PLUGIN_AUTOLOAD', '1')
+
+
+@pytest.mark.usefixtures('_without_plugins')
 @pytest.mark.parametrize('value, by', [(4, 'file'), (0, 'nobody')])
 def test_who_notices(tmp_path: Path, value: int, by: str):
     """A test with 0 cannot tell a half from a third."""
@@ -43,6 +50,7 @@ def test_who_notices(tmp_path: Path, value: int, by: str):
     assert summary({1: by}) == {'mutants': 1, 'file': 0, 'package': 0, 'nobody': 0, 'absent': 0} | {by: 1}
 
 
+@pytest.mark.usefixtures('_without_plugins')
 def test_tests_that_fail_without_a_mutant_are_named(tmp_path: Path):
     write_tree(tmp_path, 3)
     with pytest.raises(RuntimeError, match='test_half fails without any mutant'):

@@ -10,6 +10,7 @@ from efficient_attention.processes import phases
 from scripts.stress import soak
 from scripts.stress.phase_moments import Event, Moment
 from scripts.stress.soak import Ended, leftovers, run, run_to_end
+from tests.quick_compile import FLAGS
 
 # Notes a phase, as `efficient_attention/processes/phases.py` does, and waits.
 NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phases.VARIABLE + '; exec sleep 60'
@@ -22,9 +23,11 @@ class FirstOccurrences(random.Random):
         return 0 if stop is None else super().randrange(start, stop, step)
 
 
-def test_three_kills_leave_no_trace(tmp_path):
+def test_three_kills_leave_no_trace(tmp_path, monkeypatch):
+    monkeypatch.setenv('XLA_FLAGS', FLAGS)  # one device: a process of eight takes half as long again
     only = (phases.EVALUATION, phases.SAVE, phases.SEALING)
-    found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), '--config.train.steps=20', only=only)
+    small = ('--config.train.steps=20', '--config.model.layers=1')
+    found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
     assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
     assert set(found['hit']) & set(only)  # one may come late, but not all of them before there is something to lose
     assert found['seconds_to_step']['resumed'] > 0
