@@ -1,4 +1,8 @@
-"""One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference."""
+"""One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference.
+
+NumPy makes the inputs and `jax.device_put` their arrays: what `jax.random` draws and `jnp.asarray` converts is compiled,
+a program for each new shape.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -28,9 +32,7 @@ def slopes(scale: jax.Array, query: Any, key: Any) -> jax.Array:
 
 
 def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, batch: int = 2, heads: int = 4) -> tuple:
-    """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add; NumPy draws them, which compiles
-    nothing.
-    """
+    """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add."""
     has_more_keys = 'cross' in option or 'offset' in option or 'row' in option
     keys, groups = length + 70 * has_more_keys, (heads // 2 if 'grouped' in option else heads)
     rng = np.random.default_rng(length)
@@ -41,7 +43,7 @@ def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, b
     if 'key bias' in option:
         extra['bias'] = normal(rng, batch, 1, 1, keys)
     elif 'function bias' in option:
-        extra['bias'] = jax.tree_util.Partial(slopes, jnp.asarray(np.linspace(0.02, 0.2, heads, dtype=np.float32)))
+        extra['bias'] = jax.tree_util.Partial(slopes, jax.device_put(np.linspace(0.02, 0.2, heads, dtype=np.float32)))
     elif 'bias' in option:
         extra['bias'] = normal(rng, 1, heads, length, keys)
     if 'dropout' in option:
@@ -51,21 +53,21 @@ def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, b
 
 def normal(rng: np.random.Generator, *shape: int, dtype: jnp.dtype = jnp.float32) -> jax.Array:
     """Normal numbers."""
-    return jnp.asarray(rng.normal(size=shape).astype(dtype))
+    return jax.device_put(rng.normal(size=shape).astype(dtype))
 
 
 def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]:
     """Queries that continue a sequence whose first 70 keys are cached, or are placed anew in each row."""
     continued = np.arange(length, dtype=np.int32)[None] + 70
     if 'traced offset' in option:
-        return {'query_positions': jnp.asarray(continued)}
+        return {'query_positions': jax.device_put(continued)}
     if 'row positions' in option:
-        return {'query_positions': jnp.asarray(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
+        return {'query_positions': jax.device_put(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
     if 'offset' in option:
         return {'query_positions': continued}
     if 'cross' in option:  # numbered from the same start
         numbers = (np.arange(count, dtype=np.int32)[None] for count in (length, keys))
-        return dict(zip(('query_positions', 'key_positions'), map(jnp.asarray, numbers), strict=True))
+        return dict(zip(('query_positions', 'key_positions'), map(jax.device_put, numbers), strict=True))
     return {}
 
 
@@ -85,7 +87,7 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
     if not found:
         return {}
     query, key = (
-        jnp.asarray(np.array([found[row % len(found)](row, count) for row in range(batch)], np.int32))
+        jax.device_put(np.array([found[row % len(found)](row, count) for row in range(batch)], np.int32))
         for count in (length, keys)
     )
     return {'query_segments': query, 'key_segments': key}
@@ -96,7 +98,7 @@ def drawn_operands(mechanism: Mechanism, heads: int, width: int) -> dict[str, ja
     rng = np.random.default_rng(8)
     declared = mechanism.learned_operands(heads, width)
     return {
-        name: jnp.asarray(np.float32(operand.deviation) * rng.normal(size=operand.shape).astype(np.float32))
+        name: jax.device_put(np.float32(operand.deviation) * rng.normal(size=operand.shape).astype(np.float32))
         for name, operand in declared.items()
     }
 
@@ -115,7 +117,7 @@ def results_of(
     extra = ({'rng': jax.random.key(5)} if mechanism.draws.always else {}) | extra
     if mechanism.needs.centres:
         places = np.random.default_rng(6).uniform(0.0, arrays[1].shape[1], arrays[0].shape[:3])
-        extra['centres'] = jnp.asarray(places.astype(np.float32))
+        extra['centres'] = jax.device_put(places.astype(np.float32))
     learned = drawn_operands(mechanism, *arrays[0].shape[2:])
 
     def weighted(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple, backend: str) -> tuple:

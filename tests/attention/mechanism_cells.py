@@ -77,14 +77,16 @@ MECHANISM_CELLS |= {
     'routing(4, 6, local_heads=2, window=4)': ROUTING_CELLS | {'padding dropout grouped': None},
     'routing(4, 6, local_heads=1, window=30, causal=True)': ROUTING_CELLS | {'dropout': None},
 }
-SYNTHESIZER_CELLS = dict.fromkeys(
-    ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
+# Kinds differ in their logits alone, which depend on positions and heads.
+PACKED, CONTINUED, PLACED = (
+    dict.fromkeys([option])
+    for option in ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
 )
 MECHANISM_CELLS |= {
-    "synthesizer('dense', 90, pattern=causal)": SYNTHESIZER_CELLS,
-    "synthesizer('random', 90, pattern=window(9))": SYNTHESIZER_CELLS,
-    "synthesizer('factorized', 90, 4)": SYNTHESIZER_CELLS,
-    "synthesizer('random+dot', 90, pattern=causal)": SYNTHESIZER_CELLS,
+    "synthesizer('dense', 90, pattern=causal)": PACKED | CONTINUED | PLACED,
+    "synthesizer('random', 90, pattern=window(9))": CONTINUED | PLACED,
+    "synthesizer('factorized', 90, 4)": PACKED | CONTINUED,
+    "synthesizer('random+dot', 90, pattern=causal)": PACKED | PLACED,
     "synthesizer('factorized', 90, 12, pattern=causal)": {'plain': None, 'row positions padding lse key bias': None},
     "synthesizer('random', 19)": {'plain': 'synthesizer has no room for 20 positions, only for 19'},
 }

@@ -158,8 +158,7 @@ def test_short_lengths(length: int):
 
 @pytest.mark.parametrize('text', ['full', 'linear()', 'nystrom(4)'])
 def test_the_reference_has_forward_mode_derivatives(text: str):
-    query, change, other = np.random.default_rng(0).normal(size=(3, 1, 9, 2, 4)).astype(np.float32)
-    other = jnp.asarray(other)
+    query, change, other = map(jax.device_put, np.random.default_rng(0).normal(size=(3, 1, 9, 2, 4)).astype(np.float32))
 
     def out(query: jax.Array, backend: str) -> jax.Array:
         return attend(query, other, other, parse_mechanism(text), backend=backend)
@@ -240,7 +239,7 @@ def test_reference_equals_a_loop_over_queries():
 @pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
 @pytest.mark.parametrize('dtype, backends', [(jnp.float32, HERE), (jnp.bfloat16, ['blocked', 'jax_nn'])])
 def test_a_query_without_keys_gives_zeros_and_zero_gradients(dtype: jnp.dtype, backends: list[str]):
-    segments = jnp.asarray([[0] * 7, [1] * 5 + [0] * 2])
+    segments = np.array([[0] * 7, [1] * 5 + [0] * 2], np.int32)
 
     def total(arrays: tuple, backend: str) -> tuple:
         out = attend(*arrays, Softmax(), query_segments=segments, key_segments=segments, backend=backend)
@@ -271,7 +270,7 @@ def test_causal_gradient_to_later_positions_is_exactly_zero():
 
 
 def test_packed_equals_unpacked():
-    segments = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3] * 2)
+    segments = np.array([[1] * 5 + [2] * 4 + [0] * 3] * 2, np.int32)
     parts = slice(0, 5), slice(5, 9)
 
     @quick
@@ -360,8 +359,8 @@ def test_what_is_no_mechanism_is_named(mechanism: object):
 )
 def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
     mechanism = parse_mechanism(text)
-    q, k, v = map(jnp.asarray, np.random.default_rng(0).normal(size=(3, 2, 14, 2, 8)).astype(np.float32))
-    segments = jnp.asarray([[1] * 8 + [2] * 6, [1] * 11 + [0] * 3])
+    q, k, v = map(jax.device_put, np.random.default_rng(0).normal(size=(3, 2, 14, 2, 8)).astype(np.float32))
+    segments = np.array([[1] * 8 + [2] * 6, [1] * 11 + [0] * 3], np.int32)
     options = {'rng': jax.random.key(1), 'query_segments': segments, 'key_segments': segments}
 
     @quick
@@ -370,8 +369,7 @@ def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
         return attention_weights(q, k, mechanism, **options), attend(q, k, v, mechanism, **options)
 
     weights, out = jax.device_get(both(q, k))
-    is_text = np.asarray(segments)[:, None] > 0
-    np.testing.assert_allclose(weights.sum(-1), np.broadcast_to(is_text, (2, 2, 14)), atol=1e-5)
+    np.testing.assert_allclose(weights.sum(-1), np.broadcast_to(segments[:, None] > 0, (2, 2, 14)), atol=1e-5)
     assert (weights >= 0).all()
     assert_close(np.einsum('BHLM,BMHK->BLHK', weights, np.asarray(v)), out)
 
