@@ -1,7 +1,7 @@
 """One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference.
 
-NumPy makes the inputs and `jax.device_put` their arrays: what `jax.random` draws and `jnp.asarray` converts is compiled,
-a program for each new shape.
+NumPy makes the inputs and `jax.device_put` their arrays: what `jax.random` draws and `jnp.asarray` converts takes a
+compiled program for each new shape.
 """
 
 import dataclasses

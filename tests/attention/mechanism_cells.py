@@ -80,7 +80,11 @@ MECHANISM_CELLS |= {
 # Kinds differ in their logits alone, which depend on positions and heads.
 PACKED, CONTINUED, PLACED = (
     dict.fromkeys([option])
-    for option in ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
+    for option in (
+        'grouped segments bias lse',
+        'offset dropout lse function bias',
+        'row positions padding lse key bias',
+    )
 )
 MECHANISM_CELLS |= {
     "synthesizer('dense', 90, pattern=causal)": PACKED | CONTINUED | PLACED,
