@@ -360,7 +360,7 @@ def test_what_is_no_mechanism_is_named(mechanism: object):
 def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
     mechanism = parse_mechanism(text)
     q, k, v = map(jax.device_put, np.random.default_rng(0).normal(size=(3, 2, 14, 2, 8)).astype(np.float32))
-    segments = np.array([[1] * 8 + [2] * 6, [1] * 11 + [0] * 3], np.int32)
+    segments = jax.device_put(np.array([[1] * 8 + [2] * 6, [1] * 11 + [0] * 3], np.int32))
     options = {'rng': jax.random.key(1), 'query_segments': segments, 'key_segments': segments}
 
     @quick
@@ -369,7 +369,8 @@ def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
         return attention_weights(q, k, mechanism, **options), attend(q, k, v, mechanism, **options)
 
     weights, out = jax.device_get(both(q, k))
-    np.testing.assert_allclose(weights.sum(-1), np.broadcast_to(segments[:, None] > 0, (2, 2, 14)), atol=1e-5)
+    is_text = np.asarray(segments)[:, None] > 0
+    np.testing.assert_allclose(weights.sum(-1), np.broadcast_to(is_text, (2, 2, 14)), atol=1e-5)
     assert (weights >= 0).all()
     assert_close(np.einsum('BHLM,BMHK->BLHK', weights, np.asarray(v)), out)
 
