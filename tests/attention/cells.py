@@ -1,8 +1,11 @@
-"""One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference."""
+"""One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference.
+
+NumPy makes the inputs and `jax.device_put` their arrays: what `jax.random` draws and `jnp.asarray` converts takes a
+compiled program for each new shape.
+"""
 
 import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,33 +35,39 @@ def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, b
     """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add."""
     has_more_keys = 'cross' in option or 'offset' in option or 'row' in option
     keys, groups = length + 70 * has_more_keys, (heads // 2 if 'grouped' in option else heads)
-    rngs = jax.random.split(jax.random.key(length), 4)
+    rng = np.random.default_rng(length)
     shapes = (batch, length, heads, 8), (batch, keys, groups, 8), (batch, keys, groups, 8)
-    arrays = tuple(jax.random.normal(rng, shape, dtype) for rng, shape in zip(rngs[:3], shapes, strict=True))
+    arrays = tuple(normal(rng, *shape, dtype=dtype) for shape in shapes)
     extra = positions(option, length, keys, batch)
     extra |= segments(option, length, keys, batch)
     if 'key bias' in option:
-        extra['bias'] = jax.random.normal(rngs[3], (batch, 1, 1, keys))
+        extra['bias'] = normal(rng, batch, 1, 1, keys)
     elif 'function bias' in option:
-        extra['bias'] = jax.tree_util.Partial(slopes, jnp.linspace(0.02, 0.2, heads))
+        extra['bias'] = jax.tree_util.Partial(slopes, jax.device_put(np.linspace(0.02, 0.2, heads, dtype=np.float32)))
     elif 'bias' in option:
-        extra['bias'] = jax.random.normal(rngs[3], (1, heads, length, keys))
+        extra['bias'] = normal(rng, 1, heads, length, keys)
     if 'dropout' in option:
-        extra |= {'dropout_rate': 0.3, 'rng': rngs[3]}
+        extra |= {'dropout_rate': 0.3, 'rng': jax.random.key(length)}
     return arrays, extra | ({'return_lse': True} if 'lse' in option else {})
+
+
+def normal(rng: np.random.Generator, *shape: int, dtype: jnp.dtype = jnp.float32) -> jax.Array:
+    """Normal numbers."""
+    return jax.device_put(rng.normal(size=shape).astype(dtype))
 
 
 def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]:
     """Queries that continue a sequence whose first 70 keys are cached, or are placed anew in each row."""
     continued = np.arange(length, dtype=np.int32)[None] + 70
     if 'traced offset' in option:
-        return {'query_positions': jnp.asarray(continued)}
+        return {'query_positions': jax.device_put(continued)}
     if 'row positions' in option:
-        return {'query_positions': jnp.asarray(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
+        return {'query_positions': jax.device_put(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
     if 'offset' in option:
         return {'query_positions': continued}
     if 'cross' in option:  # numbered from the same start
-        return {'query_positions': jnp.arange(length)[None], 'key_positions': jnp.arange(keys)[None]}
+        numbers = (np.arange(count, dtype=np.int32)[None] for count in (length, keys))
+        return dict(zip(('query_positions', 'key_positions'), map(jax.device_put, numbers), strict=True))
     return {}
 
 
@@ -78,7 +87,7 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
     if not found:
         return {}
     query, key = (
-        jnp.asarray([found[row % len(found)](row, count) for row in range(batch)], jnp.int32)
+        jax.device_put(np.array([found[row % len(found)](row, count) for row in range(batch)], np.int32))
         for count in (length, keys)
     )
     return {'query_segments': query, 'key_segments': key}
@@ -86,40 +95,56 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
 
 def drawn_operands(mechanism: Mechanism, heads: int, width: int) -> dict[str, jax.Array]:
     """The arrays that the mechanism learns, at some values."""
+    rng = np.random.default_rng(8)
     declared = mechanism.learned_operands(heads, width)
-    rngs = jax.random.split(jax.random.key(8), len(declared) or 1)
     return {
-        name: operand.deviation * jax.random.normal(rng, operand.shape)
-        for rng, (name, operand) in zip(rngs, declared.items(), strict=False)
+        name: jax.device_put(np.float32(operand.deviation) * rng.normal(size=operand.shape).astype(np.float32))
+        for name, operand in declared.items()
     }
 
 
 def results(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> tuple:
-    """Outputs of a call and the gradients of q, k, v, the bias and what is learned, also through the log-sum-exp."""
+    """Gradients of q, k, v, the bias and what is learned, also through the log-sum-exp; and the outputs of the call."""
+    return results_of((backend,), text, option, *shape, tile=tile)[backend]
+
+
+def results_of(
+    backends: Sequence[str], text: str, option: str, *shape: Any, tile: int | None = None
+) -> dict[str, tuple]:
+    """As `results`, by backend: all in one program, which compiles faster than one for each."""
     arrays, extra = inputs(*shape[:1], option, *shape[1:])
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
-    mechanism = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
     extra = ({'rng': jax.random.key(5)} if mechanism.draws.always else {}) | extra
     if mechanism.needs.centres:
-        extra['centres'] = jax.random.uniform(jax.random.key(6), arrays[0].shape[:3], maxval=arrays[1].shape[1])
+        places = np.random.default_rng(6).uniform(0.0, arrays[1].shape[1], arrays[0].shape[:3])
+        extra['centres'] = jax.device_put(places.astype(np.float32))
     learned = drawn_operands(mechanism, *arrays[0].shape[2:])
 
-    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple) -> tuple:
+    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple, backend: str) -> tuple:
         k = q if mechanism.needs.shared_qk and k.shape == q.shape else k
-        out = attend(q, k, v, mechanism, backend=backend, bias=both[0], learned=both[1], **extra)
+        own = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
+        out = attend(q, k, v, own, backend=backend, bias=both[0], learned=both[1], **extra)
         outs = out if isinstance(out, tuple) else (out,)
-        loss = (outs[0] * jnp.sin(jnp.arange(outs[0].size).reshape(outs[0].shape))).sum()
+        loss = (outs[0] * np.sin(np.arange(outs[0].size, dtype=np.float32)).reshape(outs[0].shape)).sum()
         return loss + sum(jnp.sin(jnp.where(lse > -1e30, lse, 0.0)).sum() for lse in outs[1:]), outs
 
-    return quick(jax.grad(weighted, (0, 1, 2, 3), has_aux=True))(*arrays, (bias, learned))
+    @quick
+    def differentiate(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple) -> dict[str, tuple]:
+        of_inputs = jax.grad(weighted, (0, 1, 2, 3), has_aux=True)
+        return {backend: of_inputs(q, k, v, both, backend) for backend in backends}
 
-
-reference = functools.cache(functools.partial(results, 'reference'))
+    return jax.device_get(differentiate(*arrays, (bias, learned)))
 
 
 def check(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> None:
     """Outputs and gradients equal the reference's; `tile`: positions of a tile of a `Softmax`."""
-    gradients, outs = results(backend, text, option, *shape, tile=tile)
-    expected_gradients, expected = reference(text, option, *shape)
-    assert_close(outs, expected)
-    assert_close(gradients, expected_gradients, gradient=True)
+    check_each((backend,), text, option, *shape, tile=tile)
+
+
+def check_each(backends: Sequence[str], text: str, option: str, *shape: Any, tile: int | None = None) -> None:
+    """As `check`, of several backends."""
+    found = results_of(('reference', *backends), text, option, *shape, tile=tile)
+    expected_gradients, expected = found.pop('reference')
+    gradients, outs = ({name: part[n] for name, part in found.items()} for n in (0, 1))
+    assert_close(outs, dict.fromkeys(backends, expected))
+    assert_close(gradients, dict.fromkeys(backends, expected_gradients), gradient=True)

@@ -2,6 +2,7 @@
 
 # By mechanism, causal and not, a word of the blocked backend's
 # refusal, or None where it equals the reference.
+# Padding alone, without dropout, is in test_registry.py, and at every length in test_definitions.py.
 LSH_CELLS = {
     'bias': 'lsh has no bias',
     'key bias': 'lsh has no bias',
@@ -28,13 +29,14 @@ MECHANISM_CELLS = {
     'favor(8, causal=True, chunk=8)': FAVOR_CELLS
     | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
-LINEAR_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset')) | {
+# Packed rows of heads of their own, of each kind, are in test_registry.py.
+LINEAR_CELLS = dict.fromkeys(('cross', 'offset')) | {
     'dropout': 'linear has no dropout on weights',
     'lse': 'linear has no log-sum-exp',
 }
 MECHANISM_CELLS |= {
-    'linear()': LINEAR_CELLS,
-    'linear(causal=True, chunk=8)': {'padding segments grouped': None, 'dropout': 'linear has no dropout on weights'},
+    'linear()': LINEAR_CELLS | {'padding segments grouped': None},
+    'linear(causal=True, chunk=8)': {'dropout': 'linear has no dropout on weights'},
     "linear('cos', 90)": LINEAR_CELLS,
     "linear('cos', 90, causal=True, chunk=8)": {
         'padding segments grouped': None,
@@ -42,7 +44,7 @@ MECHANISM_CELLS |= {
     },
     "linear('cos', 19)": {'plain': 'linear has no room for 20 positions, only for 19'},
 }
-ROW_CELLS = dict.fromkeys(('padding', 'cross grouped', 'grouped', 'offset', 'traced offset', 'row positions'))
+ROW_CELLS = dict.fromkeys(('cross grouped', 'grouped', 'offset', 'row positions'))  # these read no positions
 ROW_CELLS |= dict.fromkeys(('bias', 'key bias', 'function bias'), r'\w+ has no additive bias')
 ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {
@@ -54,7 +56,7 @@ MECHANISM_CELLS |= {
     'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
 }
 NO_CROSS = 'sinkhorn has no cross attention: 20 queries and 90 keys'
-SINKHORN_CELLS = ROW_CELLS | {'dropout': None, 'padding dropout grouped': None}
+SINKHORN_CELLS = ROW_CELLS | {'padding dropout grouped': None}
 SINKHORN_CELLS |= dict.fromkeys(('cross grouped', 'offset', 'traced offset', 'row positions'), NO_CROSS)
 MECHANISM_CELLS |= {
     'sinkhorn(6, 15)': SINKHORN_CELLS,
@@ -62,26 +64,34 @@ MECHANISM_CELLS |= {
     'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS,
     'sinkhorn(5, 3)': {'plain': 'sinkhorn has no room for 20 keys, only for 15'},
 }
-ROUTING_CELLS = dict.fromkeys(('padding segments grouped', 'padding dropout grouped', 'dropout')) | {
+ROUTING_CELLS = {
+    'padding segments grouped': None,
     'bias': 'routing has no additive bias',
     'lse': 'routing has no log-sum-exp',
     'cross grouped': 'routing has no cross attention: 20 queries and 90 keys',
     'offset': 'routing has no cross attention: 20 queries and 90 keys',
 }
 MECHANISM_CELLS |= {
-    'routing(4, 6)': ROUTING_CELLS,
-    'routing(3, 9, causal=True)': ROUTING_CELLS | {'row positions': 'routing has no cross attention'},
-    'routing(4, 6, local_heads=2, window=4)': ROUTING_CELLS,
-    'routing(4, 6, local_heads=1, window=30, causal=True)': ROUTING_CELLS,
+    'routing(4, 6)': ROUTING_CELLS | {'dropout': None},
+    'routing(3, 9, causal=True)': ROUTING_CELLS
+    | {'padding dropout grouped': None, 'row positions': 'routing has no cross attention'},
+    'routing(4, 6, local_heads=2, window=4)': ROUTING_CELLS | {'padding dropout grouped': None},
+    'routing(4, 6, local_heads=1, window=30, causal=True)': ROUTING_CELLS | {'dropout': None},
 }
-SYNTHESIZER_CELLS = dict.fromkeys(
-    ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
+# Kinds differ in their logits alone, which depend on positions and heads.
+PACKED, CONTINUED, PLACED = (
+    dict.fromkeys([option])
+    for option in (
+        'grouped segments bias lse',
+        'offset dropout lse function bias',
+        'row positions padding lse key bias',
+    )
 )
 MECHANISM_CELLS |= {
-    "synthesizer('dense', 90, pattern=causal)": SYNTHESIZER_CELLS,
-    "synthesizer('random', 90, pattern=window(9))": SYNTHESIZER_CELLS,
-    "synthesizer('factorized', 90, 4)": SYNTHESIZER_CELLS,
-    "synthesizer('random+dot', 90, pattern=causal)": SYNTHESIZER_CELLS,
+    "synthesizer('dense', 90, pattern=causal)": PACKED | CONTINUED | PLACED,
+    "synthesizer('random', 90, pattern=window(9))": CONTINUED | PLACED,
+    "synthesizer('factorized', 90, 4)": PACKED | CONTINUED,
+    "synthesizer('random+dot', 90, pattern=causal)": PACKED | PLACED,
     "synthesizer('factorized', 90, 12, pattern=causal)": {'plain': None, 'row positions padding lse key bias': None},
     "synthesizer('random', 19)": {'plain': 'synthesizer has no room for 20 positions, only for 19'},
 }

@@ -23,6 +23,7 @@ from efficient_attention.attention.cache import (
 )
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 LENGTH = 48
@@ -41,13 +42,12 @@ def spec_of(text: str, length: int = LENGTH) -> CacheSpec:
 @functools.cache
 def arrays(dtype: str = 'float32') -> list[jax.Array]:
     """Query, key and value of two rows, two query heads a key head."""
-    shapes = [(2, LENGTH, heads, 8) for heads in (4, 2, 2)]
-    keys = jax.random.split(jax.random.key(0), 3)
-    return [jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes, strict=True)]
+    rng = np.random.default_rng(0)
+    return [jax.device_put(rng.normal(size=(2, LENGTH, heads, 8)).astype(np.dtype(dtype))) for heads in (4, 2, 2)]
 
 
-POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
-ONES = jnp.ones_like(POSITIONS)
+POSITIONS = jax.device_put(np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1)))
+ONES = jax.device_put(np.ones((2, LENGTH), np.int32))
 
 
 @functools.partial(jax.jit, static_argnames=('spec', 'piece', 'bias'))
@@ -79,23 +79,31 @@ CASES += [(12, text) for text in ('causal & block(6, 1)', PATTERNS[-1], FAVORS[1
 
 @pytest.mark.parametrize('piece, text', CASES)
 def test_pieces_equal_all_at_once(piece: int, text: str):
-    spec = spec_of(text)
-    out, _ = in_pieces(spec, piece, *arrays(), POSITIONS, ONES)
-    assert_close(out, attend(*arrays(), spec.mechanism, rng=RNG, backend='reference'))
+    assert_close(*in_pieces_and_at_once(spec_of(text), piece))
+
+
+def in_pieces_and_at_once(
+    spec: CacheSpec, piece: int, segments: np.ndarray | None = None, **options: Any
+) -> tuple[jax.Array, jax.Array]:
+    """The outputs of all tokens, by the cache and by the reference."""
+    both = {} if segments is None else {'query_segments': segments, 'key_segments': segments}
+
+    @quick
+    def run(*new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out, _ = in_pieces(spec, piece, *new, POSITIONS, ONES if segments is None else segments, **options)
+        return out, attend(*new, spec.mechanism, rng=RNG, backend='reference', **both, **options)
+
+    return run(*arrays())
 
 
 @pytest.mark.parametrize('text', ['causal & window(5)', 'sparse_fixed(8, 2)', FAVORS[0]])
 def test_segments_and_padding_are_honoured(text: str):
     """Packed texts, padding between, before and behind them, in the places that they have in the row."""
-    starts = jnp.asarray([[0, 17, 20, 44], [5, 21, 29, 40]])[:, :, None]
-    segments = jnp.asarray([0, 1, 0, 2, 0])[(POSITIONS[:, None] >= starts).sum(axis=1)]
-    spec = spec_of(text)
-    out, _ = in_pieces(spec, 6, *arrays(), POSITIONS, segments)
-    expected = attend(
-        *arrays(), spec.mechanism, rng=RNG, query_segments=segments, key_segments=segments, backend='reference'
-    )
+    starts = np.array([[0, 17, 20, 44], [5, 21, 29, 40]])[:, :, None]
+    segments = np.array([0, 1, 0, 2, 0], np.int32)[(np.arange(LENGTH) >= starts).sum(axis=1)]
+    out, expected = in_pieces_and_at_once(spec_of(text), 6, segments)
     assert_close(out, expected)
-    assert not out[segments == 0].any()
+    assert not np.asarray(out)[segments == 0].any()
 
 
 def slopes(query: jax.Array, key: jax.Array) -> jax.Array:
@@ -106,15 +114,11 @@ def slopes(query: jax.Array, key: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize('piece, text', [(1, 'causal & window(5)'), (12, 'sparse_fixed(8, 2)')])
 def test_a_bias_sees_the_positions_of_what_the_slots_hold(piece: int, text: str):
-    spec = spec_of(text)
-    out, _ = in_pieces(spec, piece, *arrays(), POSITIONS, ONES, bias=slopes)
-    assert_close(out, attend(*arrays(), spec.mechanism, bias=slopes, backend='reference'))
+    assert_close(*in_pieces_and_at_once(spec_of(text), piece, bias=slopes))
 
 
 def test_a_bias_and_a_relative_term_are_both_added():
-    spec, relative = spec_of('causal & window(11)'), relative_term()
-    out, _ = in_pieces(spec, 12, *arrays(), POSITIONS, ONES, bias=slopes, relative=relative)
-    assert_close(out, attend(*arrays(), spec.mechanism, bias=slopes, relative=relative, backend='reference'))
+    assert_close(*in_pieces_and_at_once(spec_of('causal & window(11)'), 12, bias=slopes, relative=relative_term()))
 
 
 def test_sums_of_features_refuse_a_relative_term():
@@ -123,8 +127,9 @@ def test_sums_of_features_refuse_a_relative_term():
 
 
 def relative_term() -> Relative:
-    keys = jax.random.split(jax.random.key(1))
-    return Relative(jax.random.normal(keys[0], (2, LENGTH, 4, 8)), jax.random.normal(keys[1], (9, 4, 8)))
+    rng = np.random.default_rng(1)
+    query, table = (rng.normal(size=shape).astype(np.float32) for shape in ((2, LENGTH, 4, 8), (9, 4, 8)))
+    return Relative(jax.device_put(query), jax.device_put(table))
 
 
 @pytest.mark.parametrize('text', ['causal & window(5)', FAVORS[0], 'linear(causal=True)'])
@@ -132,16 +137,16 @@ def test_rows_of_a_cache_are_taken_in_any_order(text: str):
     """What all rows share, such as the random rows of FAVOR, is left as it is."""
     spec, rows = spec_of(text), jnp.asarray([1, 1, 0])
     new = NewTokens(*arrays(), POSITIONS, ONES)
-    first, last = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 9), slice(9, 10)))
 
-    @jax.jit
-    def both() -> Any:
+    @quick
+    def both(new: NewTokens) -> Any:
+        first, last = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 9), slice(9, 10)))
         cache = decode(spec, init_cache(spec, 2, jnp.float32, RNG), first)[1]
         expected, after = decode(spec, cache, last)
         found = decode(spec, take_rows(cache, rows), NewTokens(*(x[rows] for x in last)))
         return found, (expected[rows], take_rows(after, rows))
 
-    assert_close(*both())
+    assert_close(*both(new))
 
 
 @pytest.mark.parametrize(
@@ -150,15 +155,16 @@ def test_rows_of_a_cache_are_taken_in_any_order(text: str):
 )
 def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype: str):
     """As if the caches of all were copied: two prompts of unequal lengths, three hypotheses each, in random order."""
-    spec, new = spec_of(text), NewTokens(*(x.astype(dtype) for x in arrays()), POSITIONS, ONES.at[1, 10:12].set(0))
-    prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 12), slice(12, 24)))
+    spec, segments = spec_of(text), np.ones((2, LENGTH), np.int32)
+    segments[1, 10:12] = 0
     rng = np.random.default_rng(0)
-    parents_tBK = jnp.asarray(rng.integers(0, 3, (12, 2, 3)), jnp.int32)
-    noise_tb11K = jnp.asarray(rng.normal(size=(12, 6, 1, 1, 8)), dtype)
-    lengths_b = jnp.asarray([12, 12, 12, 10, 10, 10])
+    parents_tBK = rng.integers(0, 3, (12, 2, 3)).astype(np.int32)
+    noise_tb11K = rng.normal(size=(12, 6, 1, 1, 8)).astype(np.dtype(dtype))
+    lengths_b = np.array([12, 12, 12, 10, 10, 10], np.int32)
     bias = slopes if spec.mechanism.form.has_logits else None
 
-    def outputs(is_shared: bool) -> jax.Array:
+    def outputs(new: NewTokens, is_shared: bool) -> jax.Array:
+        prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 12), slice(12, 24)))
         cache = decode(spec, init_cache(spec, 2, dtype, RNG), prompt)[1]
         first = jnp.repeat(jnp.arange(2), 3)
         cache = with_hypotheses(cache, 3) if is_shared else take_rows(cache, first)
@@ -173,11 +179,12 @@ def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype
         tokens = NewTokens(*(x.swapaxes(0, 1) for x in texts))
         return jax.lax.scan(step, cache, (jnp.arange(12), parents_tBK, noise_tb11K, tokens))[1]
 
-    assert_close(*jax.jit(lambda: (outputs(True), outputs(False)))())
+    new = NewTokens(*arrays(dtype), POSITIONS, segments)
+    assert_close(*quick(lambda new: (outputs(new, True), outputs(new, False)))(new))
 
 
 def test_hypotheses_go_on_by_one_token():
     spec, new = spec_of('causal'), NewTokens(*arrays(), POSITIONS, ONES)
-    cache = with_hypotheses(init_cache(spec, 2, jnp.float32), 1)
+    cache = quick(lambda: with_hypotheses(init_cache(spec, 2, jnp.float32), 1))()
     with pytest.raises(ValueError, match='hypotheses go on by one token each, and 2 are given'):
         decode(spec, cache, NewTokens(*(x[:, :2] for x in new)))

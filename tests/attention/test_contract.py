@@ -1,5 +1,6 @@
 """The reference, which every backend is compared with, against the papers' definitions in float64 NumPy."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from efficient_attention.attention.lsh import hashing
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.merge import Partial, merge
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
-from efficient_attention.attention.patterns import Full, RandomTiles, dense_mask
+from efficient_attention.attention.patterns import RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import MASKED, masked_softmax
@@ -34,21 +35,26 @@ RNG = jax.random.key(7)
 PACKED = np.array([[3] * 5 + [1] * 4 + [0] * 2 + [3] * 2, [0] * 3 + [2] * 10], np.int32)
 
 
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+def normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:
+    return jax.device_put((scale * np.random.default_rng(seed).normal(size=shape)).astype(np.float32))
 
 
 def arrays(keys: int = L, groups: int = H) -> tuple[jax.Array, ...]:
     """Query [B, L, H, K], key and value [B, M, G, K], whose logits differ by several units."""
-    return 1.5 * normal(0, B, L, H, K), 1.5 * normal(1, B, keys, groups, K), normal(2, B, keys, groups, K)
+    query, key = normal(0, B, L, H, K, scale=1.5), normal(1, B, keys, groups, K, scale=1.5)
+    return query, key, normal(2, B, keys, groups, K)
 
 
 def segment_arguments(queries: np.ndarray, keys: np.ndarray) -> dict[str, jax.Array]:
-    return {'query_segments': jnp.asarray(queries), 'key_segments': jnp.asarray(keys)}
+    return {'query_segments': jax.device_put(queries), 'key_segments': jax.device_put(keys)}
 
 
 def exactly(*values: Any) -> list[np.ndarray]:
     return [np.asarray(value, np.float64) for value in values]
+
+
+def row_of(row: int, *values: Any) -> list[np.ndarray]:
+    return exactly(*(np.asarray(value)[row] for value in values))
 
 
 def assert_same(result: Any, expected: tuple[np.ndarray, np.ndarray]) -> None:
@@ -125,11 +131,27 @@ def test_attention_over_patterns(text: str):
     allowed = paper.readable(heads_of(text, L), range(L), range(L))
 
     def define(row: int) -> tuple[np.ndarray, np.ndarray]:
-        query, key, value = exactly(q[row], k[row], v[row])
+        query, key, value = row_of(row, q, k, v)
         weights, lse = contract.softmax(contract.scaled_logits(query, key), allowed)
         return contract.mixed(weights, value), lse
 
-    assert_same(attend(q, k, v, parse_mechanism(text), backend='reference', return_lse=True), by_row(define))
+    assert_same(over_patterns()[text], by_row(define))
+
+
+@functools.cache
+def over_patterns() -> dict[str, tuple]:
+    """The reference's output and log-sum-exp of each pattern, all in one program."""
+
+    @quick
+    def run(*arrays: jax.Array) -> dict[str, tuple]:
+        return {text: reference(text)(*arrays) for text in (*PATTERNS, *BY_HEAD)}
+
+    return jax.device_get(run(*arrays()))
+
+
+def reference(text: str, **options: Any) -> Callable:
+    """The reference's output and log-sum-exp of query, key and value."""
+    return functools.partial(attend, mechanism=parse_mechanism(text), backend='reference', return_lse=True, **options)
 
 
 # ---- options of softmax attention ----
@@ -179,14 +201,14 @@ class Options:
 
     def logits(self, row: int) -> np.ndarray:
         """[H, L, M] of one row with all that is added to them."""
-        logits = contract.scaled_logits(*exactly(self.arrays[0][row], self.arrays[1][row]))
+        logits = contract.scaled_logits(*row_of(row, *self.arrays[:2]))
         places = self.query_positions[row], self.key_positions
         for word, bias in self.bias.items():
-            logits += np.asarray(bias[row], np.float64) * (word in self.words)
+            logits += np.asarray(bias, np.float64)[row] * (word in self.words)
         if 'function bias' in self.words:
             logits -= SLOPES[:, None, None] * (places[0][:, None] - places[1])
         if 'relative' in self.words:
-            query, table = exactly(self.relative.query[row], self.relative.table)
+            (query,), (table,) = row_of(row, self.relative.query), exactly(self.relative.table)
             logits += contract.relative_term(query, table, self.relative.first, *places)
         return logits
 
@@ -194,24 +216,27 @@ class Options:
         """Causal, and within segments where there are any; [H, L, M]."""
         allowed = paper.readable([paper.causal()] * H, self.query_positions[row], self.key_positions)
         if 'segments' in self.words:
-            allowed &= contract.same_segment(*(np.asarray(x[row]) for x in self.segments.values()))
+            allowed &= contract.same_segment(*(np.asarray(x)[row] for x in self.segments.values()))
         return allowed
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def kept(key: jax.Array, rate: float, *sizes: int) -> jax.Array:
+    """What dropout keeps of all rows."""
+    return keep_mask(key, rate, B, *map(jnp.arange, sizes))
 
 
 @pytest.mark.parametrize('text', OPTIONS)
 def test_every_option_of_softmax_attention(text: str):
     options = Options(text)
-    keep = np.asarray(keep_mask(RNG, options.rate, B, *map(jnp.arange, (H, L, options.keys))))
+    keep = np.asarray(kept(RNG, options.rate, H, L, options.keys))
 
     def define(row: int) -> tuple[np.ndarray, np.ndarray]:
         weights, lse = contract.softmax(options.logits(row), options.allowed(row))
-        (value,) = exactly(options.arrays[2][row])
+        (value,) = row_of(row, options.arrays[2])
         return contract.mixed(contract.dropped(weights, keep[row], options.rate), value), lse
 
-    result = attend(
-        *options.arrays, parse_mechanism('causal'), backend='reference', return_lse=True, **options.arguments()
-    )
-    assert_same(result, by_row(define))
+    assert_same(quick(reference('causal', **options.arguments()))(*options.arrays), by_row(define))
 
 
 def test_cells_hold_queries_without_keys_and_distances_beyond_the_table():
@@ -230,10 +255,10 @@ def test_cells_hold_queries_without_keys_and_distances_beyond_the_table():
 def test_dropout_keeps_its_share_of_the_weights_and_scales_them():
     """Values that name the key show each weight; what is kept is not looked up in the library."""
     q, k = normal(0, 1, 64, 2, 64), normal(1, 1, 64, 2, 64)
-    names = jnp.broadcast_to(jnp.eye(64)[None, :, None], k.shape)
-    out = attend(q, k, names, Softmax(), dropout_rate=0.3, dropout_rng=RNG, backend='reference')
-    found = np.asarray(out[0]).swapaxes(0, 1)
-    weights, _ = contract.softmax(contract.scaled_logits(*exactly(q[0], k[0])), np.ones((64, 64), bool))
+    names = np.broadcast_to(np.eye(64, dtype=np.float32)[None, :, None], k.shape)
+    out, _ = quick(reference('full', dropout_rate=0.3, dropout_rng=RNG))(q, k, names)
+    found = np.asarray(out)[0].swapaxes(0, 1)
+    weights, _ = contract.softmax(contract.scaled_logits(*row_of(0, q, k)), np.ones((64, 64), bool))
     assert_close(found, np.where(found > 0, weights / 0.7, 0.0))
     share = (found > 0).mean()
     assert abs(share - 0.7) < 4 * np.sqrt(0.3 * 0.7 / found.size)
@@ -242,13 +267,20 @@ def test_dropout_keeps_its_share_of_the_weights_and_scales_them():
 def test_weights_before_dropout_and_the_small_functions():
     q, k, v = arrays(groups=2)
     segments = segment_arguments(PACKED, PACKED)
-    logits = scaled_logits(make_request(q, k, v, Softmax()), jnp.dtype('float32'), jax.lax.Precision.HIGHEST)
-    expected = np.stack([contract.scaled_logits(*exactly(q[row], k[row])) for row in range(B)])
+    allowed = np.stack([contract.same_segment(PACKED[row], PACKED[row]) for row in range(B)])[:, None]
+
+    @quick
+    def run(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
+        logits = scaled_logits(make_request(q, k, v, Softmax()), jnp.dtype('float32'), jax.lax.Precision.HIGHEST)
+        softmax = masked_softmax(logits, jnp.asarray(allowed))
+        return logits, attention_weights(q, k, Softmax(), **segments), softmax
+
+    logits, found, softmax = run(q, k, v)
+    expected = np.stack([contract.scaled_logits(*row_of(row, q, k)) for row in range(B)])
     assert_close(logits, expected)
     weights, lse = by_row(lambda row: contract.softmax(expected[row], contract.same_segment(PACKED[row], PACKED[row])))
-    assert_close(attention_weights(q, k, Softmax(), **segments), weights)
-    allowed = np.stack([contract.same_segment(PACKED[row], PACKED[row]) for row in range(B)])[:, None]
-    assert_same(masked_softmax(jnp.asarray(logits), jnp.asarray(allowed)), (weights, lse))
+    assert_close(found, weights)
+    assert_same(softmax, (weights, lse))
 
 
 def test_merging_parts_is_softmax_over_their_union():
@@ -264,7 +296,7 @@ def test_merging_parts_is_softmax_over_their_union():
         return merge([attend(q, k[:, cut], v[:, cut], Softmax(), **options, **more) for cut, more in parts])
 
     def define(row: int) -> tuple[np.ndarray, np.ndarray]:
-        query, key, value = exactly(q[row], k[row], v[row])
+        query, key, value = row_of(row, q, k, v)
         own = contract.same_segment(segments[row], segments[row])
         weights, lse = contract.softmax(contract.scaled_logits(query, key), own)
         return contract.mixed(weights, value), lse
@@ -278,7 +310,8 @@ def test_merging_parts_is_softmax_over_their_union():
 def lsh_defined(q: np.ndarray, v: np.ndarray, segments: np.ndarray, mechanism: LSH, keep: np.ndarray, rate: float):
     """Outputs and log-sum-exps of all rows, with the rotations that the library draws."""
     buckets = mechanism.buckets or 2 * max(1, q.shape[1] // mechanism.bucket_size)
-    rotations = [np.asarray(x, np.float64) for x in hashing.draw_rotations(RNG, buckets, mechanism.rounds, H, K)]
+    draw = functools.partial(hashing.draw_rotations, RNG, buckets, mechanism.rounds, H, K)
+    rotations = exactly(*jax.jit(draw)())
     named = {name: getattr(mechanism, name) for name in ('causal', 'within_buckets', 'deduplicate')}
 
     def of_head(query: np.ndarray, row: int, head: int) -> tuple[np.ndarray, np.ndarray]:
@@ -289,7 +322,7 @@ def lsh_defined(q: np.ndarray, v: np.ndarray, segments: np.ndarray, mechanism: L
         return contract.lsh_weights(query, by_round, segments[row], mechanism.bucket_size, **named)
 
     def define(row: int) -> tuple[np.ndarray, np.ndarray]:
-        query, value = exactly(q[row], v[row])
+        query, value = row_of(row, q, v)
         heads = [of_head(query[:, head], row, head) for head in range(H)]
         weights, lse = (np.stack(x) for x in zip(*heads, strict=True))
         return contract.mixed(contract.dropped(weights, keep[row], rate), value), lse
@@ -311,13 +344,13 @@ LSH_CELLS = {
 def test_lsh(cell: str):
     """A query of zeros is in it, and rows whose segments are in no order."""
     mechanism, is_packed, rate = LSH_CELLS[cell]
-    q, _, v = arrays()
-    q = q.at[0, 6, 1].set(0.0)
+    q, _, v = map(np.array, arrays())
+    q[0, 6, 1] = 0.0
     segments = PACKED if is_packed else np.ones_like(PACKED)
     options = segment_arguments(segments, segments) if is_packed else {}
     options |= {'rng': RNG, 'dropout_rate': rate, 'return_lse': True}
     run = quick(lambda q, v: attend(q, q, v, mechanism, backend='reference', **options))
-    keep = np.asarray(keep_mask(jax.random.fold_in(RNG, DROPOUT_STREAM), rate, B, *map(jnp.arange, (H, L, L))))
+    keep = np.asarray(kept(jax.random.fold_in(RNG, DROPOUT_STREAM), rate, H, L, L))
     assert_same(run(q, v), lsh_defined(q, v, segments, mechanism, keep, rate))
 
 
@@ -336,16 +369,17 @@ FAVOR_CELLS = {
 def test_favor(cell: str):
     """The definition and the linear form: features that no float32 holds, and denominators near 0, are among them."""
     mechanism, groups, is_packed, scale = FAVOR_CELLS[cell]
-    q, k, v = arrays(groups=groups)
-    q, k = scale * q, scale * k
+    q, k, v = map(np.asarray, arrays(groups=groups))
+    q, k = np.float32(scale) * q, np.float32(scale) * k
     segments = segment_arguments(PACKED, PACKED) if is_packed else {}
-    projection = favor_features.draw_features(RNG, mechanism.features, K, mechanism.orthogonal)
+    draw = functools.partial(favor_features.draw_features, RNG, mechanism.features, K, mechanism.orthogonal)
+    (projection,) = exactly(jax.jit(draw)())
     allowed = np.tril(np.ones((L, L), bool)) if mechanism.causal else np.ones((L, L), bool)
 
     def define(row: int) -> tuple[np.ndarray]:
-        query, key, value, features = exactly(q[row], k[row], v[row], projection)
+        query, key, value = row_of(row, q, k, v)
         own = allowed & contract.same_segment(PACKED[row], PACKED[row]) if is_packed else allowed
-        weights = contract.favor_weights(query, key, features, mechanism.kernel, own)
+        weights = contract.favor_weights(query, key, projection, mechanism.kernel, own)
         return (contract.mixed(weights, value),)
 
     run = quick(
@@ -363,5 +397,5 @@ def test_favor(cell: str):
 
 def test_a_pattern_that_allows_nothing_gives_zeros():
     q, k, v = arrays()
-    out, lse = attend(q, k, v, Softmax(Full() - Full()), backend='reference', return_lse=True)
+    out, lse = quick(reference('full - full'))(q, k, v)
     assert not np.asarray(out).any() and (np.asarray(lse) == np.float32(MASKED)).all()

@@ -9,18 +9,20 @@ from efficient_attention.attention.dropout import dropout, keep_mask, mix
 
 
 def test_mix_is_a_bijection_that_flips_half_of_the_bits():
-    values = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
-    assert len(np.unique(np.asarray(mix(jnp.asarray(np.unique(values)))))) == len(np.unique(values))
+    run = jax.jit(mix)
+    values = np.unique(np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32))
+    mixed = np.asarray(run(values))
+    assert len(np.unique(mixed)) == len(values)
     for bit in range(32):
-        flipped = np.asarray(mix(jnp.asarray(values)) ^ mix(jnp.asarray(values ^ np.uint32(1 << bit))))
+        flipped = mixed ^ np.asarray(run(values ^ np.uint32(1 << bit)))
         share = np.unpackbits(flipped.view(np.uint8)).mean()
         assert 0.48 < share < 0.52, bit
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
 def test_rate_and_mean(rate: float):
-    x = jnp.ones((8, 64, 128))
-    out = np.asarray(dropout(x, rate, jax.random.key(1)))
+    x = np.ones((8, 64, 128), np.float32)
+    out = np.asarray(jax.jit(lambda x, key: dropout(x, rate, key))(x, jax.random.key(1)))
     deviation = 4 * (rate * (1 - rate) / x.size) ** 0.5
     assert abs((out == 0).mean() - rate) < deviation
     assert abs(out.mean() - 1) < deviation / (1 - rate)
@@ -28,8 +30,8 @@ def test_rate_and_mean(rate: float):
 
 
 def test_neighbouring_elements_rows_and_keys_are_uncorrelated():
-    keep = np.asarray(keep_mask(jax.random.key(0), 0.5, 4, jnp.arange(256), jnp.arange(256))) * 2.0 - 1.0
-    other = np.asarray(keep_mask(jax.random.key(1), 0.5, 4, jnp.arange(256), jnp.arange(256))) * 2.0 - 1.0
+    run = jax.jit(lambda key: keep_mask(key, 0.5, 4, jnp.arange(256), jnp.arange(256)))
+    keep, other = (np.asarray(run(jax.random.key(seed))) * 2.0 - 1.0 for seed in range(2))
     off_diagonal = np.tile(~np.eye(256, dtype=bool), (4, 1, 1))
     pairs = [(keep[:, 1:], keep[:, :-1]), (keep[..., 1:], keep[..., :-1]), (keep[1:], keep[:-1]), (keep, other)]
     for first, second in [*pairs, (keep[off_diagonal], keep.swapaxes(1, 2)[off_diagonal])]:
@@ -37,17 +39,23 @@ def test_neighbouring_elements_rows_and_keys_are_uncorrelated():
 
 
 def test_rows_keyed_alone_equal_rows_in_a_batch():
-    key, x = jax.random.key(3), jnp.ones((6, 5, 7))
-    keys_B = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(6))
-    whole = dropout(x, 0.3, key)
-    np.testing.assert_array_equal(whole, dropout(x, 0.3, keys_B))
-    np.testing.assert_array_equal(whole[2:4], dropout(x[2:4], 0.3, keys_B[2:4]))
+    @jax.jit
+    def run(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        x, keys_B = jnp.ones((6, 5, 7)), jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(6))
+        return dropout(x, 0.3, key), dropout(x, 0.3, keys_B), dropout(x[2:4], 0.3, keys_B[2:4])
+
+    whole, by_row, two_rows = jax.device_get(run(jax.random.key(3)))
+    np.testing.assert_array_equal(whole, by_row)
+    np.testing.assert_array_equal(whole[2:4], two_rows)
 
 
 def test_a_part_of_the_mask_can_be_drawn_alone():
-    key = jax.random.key(5)
-    whole = keep_mask(key, 0.4, 3, jnp.arange(32), jnp.arange(48))
-    part = keep_mask(key, 0.4, 3, jnp.arange(8, 16), jnp.arange(16, 48))
+    @jax.jit
+    def run(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        whole = keep_mask(key, 0.4, 3, jnp.arange(32), jnp.arange(48))
+        return whole, keep_mask(key, 0.4, 3, jnp.arange(8, 16), jnp.arange(16, 48))
+
+    whole, part = jax.device_get(run(jax.random.key(5)))
     np.testing.assert_array_equal(whole[:, 8:16, 16:], part)
 
 

@@ -23,16 +23,16 @@ SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 2, [0] * 3 + [1] * 9], np.int32)
 ONE_TEXT = np.minimum(SEGMENTS, 1)
 
 
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def spoiled(x: jax.Array, segments: np.ndarray = SEGMENTS) -> jax.Array:
+def spoiled(x: np.ndarray, segments: np.ndarray = SEGMENTS) -> np.ndarray:
     """NaN in the places of padding, whose axes are the first two."""
-    return jnp.where((segments == 0).reshape(B, L, *(1,) * (x.ndim - 2)), jnp.nan, x)
+    return np.where((segments == 0).reshape(B, L, *(1,) * (x.ndim - 2)), np.float32(np.nan), x)
 
 
-def vectors() -> tuple[jax.Array, ...]:
+def vectors() -> tuple[np.ndarray, ...]:
     return tuple(normal(seed, B, L, H, K) for seed in range(3))
 
 
@@ -43,9 +43,15 @@ def assert_same(left: Any, right: Any) -> None:
 
 def test_padding_becomes_zeros_with_a_gradient_of_zero():
     x = normal(0, B, L, H)
-    out, pull = jax.vjp(lambda x: without_padding(x, jnp.asarray(SEGMENTS)), spoiled(x))
-    np.testing.assert_array_equal(out, jnp.where(SEGMENTS[..., None] == 0, 0.0, x))
-    np.testing.assert_array_equal(pull(jnp.ones_like(out))[0], np.broadcast_to(SEGMENTS[..., None] != 0, x.shape))
+
+    @quick
+    def run(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array]]:
+        out, pull = jax.vjp(lambda x: without_padding(x, jnp.asarray(SEGMENTS)), x)
+        return out, pull(jnp.ones_like(out))
+
+    out, (gradient,) = run(spoiled(x))
+    np.testing.assert_array_equal(out, np.where(SEGMENTS[..., None] == 0, 0.0, x))
+    np.testing.assert_array_equal(gradient, np.broadcast_to(SEGMENTS[..., None] != 0, x.shape))
 
 
 @pytest.mark.parametrize(
@@ -73,9 +79,14 @@ def test_options_that_differ_by_token(text: str, backend: str, words: str):
         return out, pull(jax.tree.map(jnp.cos, out))
 
     arrays, second, table = vectors(), normal(3, B, L, H, K), normal(4, 7, H, K)
-    bias, centres = normal(5, B, H, L, L), jax.nn.sigmoid(normal(6, B, L, H))
+    bias, centres = normal(5, B, H, L, L), 1 / (1 + np.exp(-normal(6, B, L, H)))
     is_masked = (SEGMENTS[:, None, :, None] == 0) | (SEGMENTS[:, None, None, :] == 0)
-    bad = jax.tree.map(spoiled, (arrays, second)), table, jnp.where(is_masked, jnp.nan, bias), spoiled(centres)
+    bad = (
+        jax.tree.map(spoiled, (arrays, second)),
+        table,
+        np.where(is_masked, np.float32(np.nan), bias),
+        spoiled(centres),
+    )
     assert_same(run(*bad[0], *bad[1:]), run(arrays, second, table, bias, centres))
 
 
@@ -90,10 +101,10 @@ def test_weights(text: str):
 @pytest.mark.parametrize('text', ['full', 'linear', 'induced(3)'])
 def test_keys_that_stay_for_all_queries(text: str):
     mechanism = parse_mechanism(text)
-    segments, positions = jnp.asarray(ONE_TEXT), jnp.broadcast_to(jnp.arange(L), (B, L))
 
     @quick
     def run(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        segments, positions = jnp.asarray(ONE_TEXT), jnp.broadcast_to(jnp.arange(L), (B, L))
         fixed = fix_keys(mechanism, KeySequence(k, v, segments), learned=drawn_operands(mechanism, H, K))
         return attend_fixed(mechanism, fixed, NewQueries(q, segments, positions))[0]
 
@@ -104,11 +115,10 @@ def test_keys_that_stay_for_all_queries(text: str):
 @pytest.mark.parametrize('text', ['causal', 'linear(causal=True, chunk=4)', 'sparsemax(causal)'])
 def test_prompts(text: str):
     spec, (q, k, v) = CacheSpec(parse_mechanism(text), H, H, K, L), vectors()
-    positions = jnp.broadcast_to(jnp.arange(L), (B, L))
 
     @quick
     def run(*arrays: jax.Array) -> Any:
-        cache = init_cache(spec, B, 'float32')
+        positions, cache = jnp.broadcast_to(jnp.arange(L), (B, L)), init_cache(spec, B, 'float32')
         return decode(spec, cache, NewTokens(*arrays, positions, jnp.asarray(ONE_TEXT)))
 
     assert_same(run(*map(spoiled, (q, k, v))), run(q, k, v))

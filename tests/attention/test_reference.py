@@ -1,15 +1,15 @@
 """The reference backend: its independence of the input dtype; that it is right is tested in test_contract.py."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.softmax.definition import Softmax
+from tests.attention.cells import quick
 
 
 def test_products_are_float32_whatever_the_input():
-    q, k, v = (jax.random.normal(key, (1, 33, 2, 8), jnp.bfloat16) for key in jax.random.split(jax.random.key(1), 3))
-    exact = attend(*(x.astype(jnp.float32) for x in (q, k, v)), Softmax(), backend='reference')
-    rounded = attend(q, k, v, Softmax(), backend='reference')
-    np.testing.assert_array_equal(rounded, exact.astype(jnp.bfloat16))
+    arrays = np.random.default_rng(1).normal(size=(3, 1, 33, 2, 8)).astype(jnp.bfloat16)
+    run = quick(lambda q, k, v: attend(q, k, v, Softmax(), backend='reference'))
+    exact, rounded = run(*arrays.astype(np.float32)), run(*arrays)
+    np.testing.assert_array_equal(rounded, np.asarray(exact).astype(jnp.bfloat16))

@@ -1,5 +1,6 @@
 """Every mechanism has a room with the same files, and a row in the table of tests below."""
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -101,18 +102,28 @@ def of_softmax(_: Softmax, query: np.ndarray, key: np.ndarray, allowed: np.ndarr
 
 
 def of_favor(mechanism: FAVOR, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
-    rows = np.asarray(mechanism.feature_map(RNG, K).projection, np.float64)
-    return contract.favor_weights(query, key, rows, mechanism.kernel, allowed)
+    return contract.favor_weights(query, key, projection(mechanism), mechanism.kernel, allowed)
+
+
+@functools.cache
+def projection(mechanism: FAVOR) -> np.ndarray:
+    return np.asarray(jax.jit(lambda: mechanism.feature_map(RNG, K).projection)(), np.float64)
 
 
 def of_lsh(mechanism: LSH, query: np.ndarray, _: np.ndarray, __: np.ndarray, segments: np.ndarray) -> np.ndarray:
-    (rotations,) = draw_rotations(RNG, 2 * (L // mechanism.bucket_size), mechanism.rounds, H, K)
     by_head = []
-    for head, rotation in enumerate(np.asarray(rotations, np.float64)):
+    for head, rotation in enumerate(rotations(mechanism)):
         buckets = [contract.lsh_buckets(query[:, head], [rotation[:, number]]) for number in range(mechanism.rounds)]
         options = {'size': mechanism.bucket_size, 'causal': mechanism.causal}
         by_head.append(contract.lsh_weights(query[:, head], buckets, segments, **options)[0])
     return np.stack(by_head)
+
+
+@functools.cache
+def rotations(mechanism: LSH) -> np.ndarray:
+    draw = functools.partial(draw_rotations, RNG, 2 * (L // mechanism.bucket_size), mechanism.rounds, H, K)
+    (drawn,) = jax.jit(draw)()
+    return np.asarray(drawn, np.float64)
 
 
 def of_linear(mechanism: Linear, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
@@ -241,14 +252,15 @@ def segments_for(mechanism: Mechanism) -> np.ndarray:
 
 
 def vectors() -> list[jax.Array]:
-    return [jnp.asarray(np.random.default_rng(seed).normal(size=(B, L, H, K)), jnp.float32) for seed in range(3)]
+    drawn = [np.random.default_rng(seed).normal(size=(B, L, H, K)) for seed in range(3)]
+    return [jax.device_put(x.astype(np.float32)) for x in drawn]
 
 
 def served(
     text: str, q: jax.Array, k: jax.Array, v: jax.Array, backend: str, segments: jax.Array | None = None
 ) -> jax.Array:
     mechanism = parse_mechanism(text)
-    segments = jnp.asarray(segments_for(mechanism)) if segments is None else segments
+    segments = jax.device_put(segments_for(mechanism)) if segments is None else segments
     options = {'query_segments': segments, 'key_segments': segments, 'backend': backend}
     options['learned'] = drawn_operands(mechanism, H, K)
     options |= {'rng': RNG} if mechanism.draws.always else {}
@@ -281,16 +293,15 @@ def test_definition_and_fast_form_are_the_table_s(text: str):
         ]
         return [(out, pull(jnp.cos(out))) for out, pull in pulled]
 
-    results = both(q, k, v)
+    results = jax.device_get(both(q, k, v))
     (out, gradients), (fast, fast_gradients) = results
     assert_close(out, expected)
     assert_close(fast, expected)
     assert_close(fast_gradients, gradients, gradient=True)
     is_padding = (segments_for(parse_mechanism(text)) == 0)[..., None, None]
     for content in (np.nan, np.inf):
-        jax.tree.map(
-            np.testing.assert_array_equal, both(*(jnp.where(is_padding, content, x) for x in (q, k, v))), results
-        )
+        filled = (np.where(is_padding, np.float32(content), np.asarray(x)) for x in (q, k, v))
+        jax.tree.map(np.testing.assert_array_equal, both(*filled), results)
 
 
 @pytest.mark.parametrize('text', [text for text in TABLE if parse_mechanism(text).is_causal])
@@ -304,17 +315,17 @@ def test_token_by_token_equals_the_definition_or_is_refused(text: str):
     arrays = drawn_operands(mechanism, H, K)
     positions, segments = np.arange(L, dtype=np.int32)[None].repeat(B, 0), SEGMENTS
 
-    @jax.jit
-    def run(*new: jax.Array) -> jax.Array:
+    @quick
+    def run(*new: jax.Array) -> tuple[jax.Array, jax.Array]:
         def step(cache: Any, one: tuple) -> tuple[Any, jax.Array]:
             out, cache = decode(spec, cache, NewTokens(*(x[:, None] for x in one)), learned=arrays)
             return cache, out[:, 0]
 
         rows_first = [x.swapaxes(0, 1) for x in new]
-        return jax.lax.scan(step, init_cache(spec, B, 'float32', RNG), rows_first)[1].swapaxes(0, 1)
+        outs = jax.lax.scan(step, init_cache(spec, B, 'float32', RNG), rows_first)[1]
+        return outs.swapaxes(0, 1), served(text, *new[:3], 'reference')
 
-    out = run(q, k, v, jnp.asarray(positions), jnp.asarray(segments))
-    assert_close(out, served(text, q, k, v, 'reference'))
+    assert_close(*run(q, k, v, positions, segments))
 
 
 @pytest.mark.parametrize('text', TABLE)

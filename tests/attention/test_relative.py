@@ -9,6 +9,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.attention.relative import Relative, distance_rows, relative_logits
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 B, H, K = 2, 2, 8
@@ -16,8 +17,8 @@ B, H, K = 2, 2, 8
 
 def inputs(queries, keys, rows, *, groups=H, dtype=jnp.float32):
     shapes = (B, queries, H, K), (B, keys, groups, K), (B, keys, groups, K), (B, queries, H, K), (rows, H, K)
-    keys = jax.random.split(jax.random.key(3), len(shapes))
-    return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+    rng = np.random.default_rng(3)
+    return [jax.device_put(rng.normal(size=shape).astype(dtype)) for shape in shapes]
 
 
 def term_on_all_pairs(p, table, query_positions, key_positions, first=0):
@@ -31,9 +32,14 @@ def term_on_all_pairs(p, table, query_positions, key_positions, first=0):
 def test_the_dense_term_is_the_formula(first, rows):
     _, _, _, p, table = inputs(17, 40, rows)
     query, key = np.arange(23, 40), np.arange(40)
-    expected = term_on_all_pairs(p, table, query, key, first)
-    for wrap in (np.asarray, jnp.asarray):  # known before the program runs, and not
-        assert_close(relative_logits(Relative(p, table, first), wrap(query)[None], wrap(key)[None]), expected)
+
+    @quick
+    def run(p, table, *traced):
+        relative = Relative(p, table, first)
+        found = [relative_logits(relative, *places) for places in ((query[None], key[None]), traced)]
+        return found, [term_on_all_pairs(p, table, query, key, first)] * 2
+
+    assert_close(*run(p, table, query[None], key[None]))  # places known before the program runs, and not
 
 
 def test_distances_beyond_the_table_take_its_last_rows():
@@ -57,15 +63,14 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('backend', ['blocked', 'dense'])
-def test_output_and_gradients_equal_the_formula(case, backend):
+def test_output_and_gradients_equal_the_formula(case):
     queries, keys, rows, first, pattern = CASES[case]
     arrays = inputs(queries, keys, rows)
     places = np.arange(keys - queries, keys)[None], np.arange(keys)[None]
     mechanism = ea.parse_mechanism(pattern)
-    weight = jax.random.normal(jax.random.key(9), (B, queries, H, K))
+    weight = np.random.default_rng(9).normal(size=(B, queries, H, K)).astype(np.float32)
 
-    def own(q, k, v, p, table):
+    def own(q, k, v, p, table, backend):
         relative = Relative(p, table, first)
         out, lse = ea.attend(
             q, k, v, mechanism, relative=relative, query_positions=places[0], key_positions=places[1],
@@ -81,16 +86,20 @@ def test_output_and_gradients_equal_the_formula(case, backend):
         )  # fmt: skip
         return (out * weight).sum() + lse.sum(), (out, lse)
 
-    gradient, result = jax.jit(jax.grad(own, argnums=range(5), has_aux=True))(*arrays)
-    expected_gradient, expected = jax.jit(jax.grad(formula, argnums=range(5), has_aux=True))(*arrays)
-    assert_close(result, expected)
-    assert_close(gradient, expected_gradient, gradient=True)
+    @quick
+    def run(*arrays):
+        of_own, of_formula = (jax.grad(one, argnums=range(5), has_aux=True) for one in (own, formula))
+        return {backend: of_own(*arrays, backend) for backend in ('blocked', 'dense')}, of_formula(*arrays)
+
+    found, (expected_gradient, expected) = run(*arrays)
+    for gradient, result in found.values():
+        assert_close(result, expected)
+        assert_close(gradient, expected_gradient, gradient=True)
 
 
-@pytest.mark.parametrize('backend', ['blocked', 'dense'])
-def test_with_grouped_heads_bias_segments_and_dropout(backend):
+def test_with_grouped_heads_bias_segments_and_dropout():
     q, k, v, p, table = inputs(140, 140, 140, groups=1)
-    segments = jnp.asarray(np.repeat([1, 2, 0], [90, 40, 10])[None].repeat(B, 0))
+    segments = np.repeat(np.array([1, 2, 0], np.int32), [90, 40, 10])[None].repeat(B, 0)
     options = {
         'query_segments': segments,
         'key_segments': segments,
@@ -98,20 +107,27 @@ def test_with_grouped_heads_bias_segments_and_dropout(backend):
         'dropout_rng': jax.random.key(1),
     }
     places = np.arange(140)
+    bias = np.sin(np.arange(140, dtype=np.float32))[None, None, None]
 
-    def own(p, table):
+    def own(p, table, backend):
         return ea.attend(
-            q, k, v, ea.Softmax(ea.Causal()), backend=backend, bias=jnp.sin(jnp.arange(140.0))[None, None, None],
+            q, k, v, ea.Softmax(ea.Causal()), backend=backend, bias=jnp.asarray(bias),
             relative=Relative(p, table), **options,
         )  # fmt: skip
 
     def formula(p, table):
-        bias = jnp.sin(jnp.arange(140.0))[None, None, None] + term_on_all_pairs(p, table, places, places)
-        return ea.attend(q, k, v, ea.Softmax(ea.Causal()), backend='reference', bias=bias, **options)
+        both = bias + term_on_all_pairs(p, table, places, places)
+        return ea.attend(q, k, v, ea.Softmax(ea.Causal()), backend='reference', bias=both, **options)
 
-    result = jax.jit(jax.value_and_grad(lambda *x: jnp.sin(own(*x)).sum(), argnums=(0, 1)))(p, table)
-    expected = jax.jit(jax.value_and_grad(lambda *x: jnp.sin(formula(*x)).sum(), argnums=(0, 1)))(p, table)
-    assert_close(result, expected, gradient=True)
+    @quick
+    def run(p, table):
+        of_own, of_formula = (
+            jax.value_and_grad(lambda *x, one=one: jnp.sin(one(*x)).sum(), argnums=(0, 1)) for one in (own, formula)
+        )
+        return [of_own(p, table, backend) for backend in ('blocked', 'dense')], of_formula(p, table)
+
+    found, expected = run(p, table)
+    assert_close(found, [expected] * 2, gradient=True)
 
 
 def test_half_precision_stays_near_the_float32_term():
@@ -123,9 +139,12 @@ def test_half_precision_stays_near_the_float32_term():
         assert out.dtype == dtype
         return jnp.square(out.astype(jnp.float32)).mean()
 
-    half = jax.jit(jax.grad(lambda *x: loss(jnp.bfloat16, 'blocked', *x), argnums=range(5)))(*arrays)
-    full = jax.jit(jax.grad(lambda *x: loss(jnp.float32, 'reference', *x), argnums=range(5)))(*arrays)
-    assert_close(half, full, dtype='bfloat16', gradient=True)
+    @quick
+    def both(*arrays):
+        differentiate = jax.grad(loss, argnums=range(2, 7))
+        return differentiate(jnp.bfloat16, 'blocked', *arrays), differentiate(jnp.float32, 'reference', *arrays)
+
+    assert_close(*both(*arrays), dtype='bfloat16', gradient=True)
 
 
 def test_no_gradient_flows_to_later_positions():
@@ -135,7 +154,7 @@ def test_no_gradient_flows_to_later_positions():
         out = ea.attend(q, k, v, ea.Softmax(ea.Causal()), relative=Relative(p, table), backend='blocked')
         return out[:, 70].sum()
 
-    for gradient in jax.jit(jax.grad(read, argnums=(0, 1)))(v, k):
+    for gradient in jax.device_get(quick(jax.grad(read, argnums=(0, 1)))(v, k)):
         assert not gradient[:, 71:].any() and gradient[:, :71].any()
 
 

@@ -1,34 +1,34 @@
 """Softmax within groups whose weights are computed again: values and gradients are those of the plain formula."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_by_tokens, read_slots
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 RATE = 0.3
 SHAPE = (2, 3, 4, 5, 7)  # two axes of groups and another, s, m
 
 
-def operands(dtype=jnp.float32) -> tuple[jax.Array, jax.Array, jax.Array]:
-    query, key, value = (
-        jax.random.normal(jax.random.key(seed), (2, 3, 4, n, 6)) for seed, n in ((0, 5), (1, 7), (2, 7))
-    )
-    return query.astype(dtype), key.astype(dtype), value[..., :7, :2].astype(dtype)
+def operands(dtype=jnp.float32) -> tuple[np.ndarray, ...]:
+    return tuple(normal(seed, 2, 3, 4, *shape).astype(dtype) for seed, shape in enumerate([(5, 6), (7, 6), (7, 2)]))
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def masks() -> dict[str, Pairs]:
     rng = np.random.default_rng(0)
-    is_there = jnp.asarray(rng.random(SHAPE) < 0.6).at[0, 0, 0, 1].set(False)  # a query without slots
-    is_kept = jnp.asarray(rng.random(SHAPE) < 0.7)
-    return {
-        'all': NO_PAIRS,
-        'some': Pairs(is_there),
-        'alike': Pairs(is_there[:1, :1]),
-        'both': Pairs(is_there, is_kept),
-    }
+    is_there, is_kept = rng.random(SHAPE) < 0.6, rng.random(SHAPE) < 0.7
+    is_there[0, 0, 0, 1] = False  # a query without slots
+    found = {'all': (), 'some': (is_there,), 'alike': (is_there[:1, :1],), 'both': (is_there, is_kept)}
+    return {name: Pairs(*map(jax.device_put, pairs)) if pairs else NO_PAIRS for name, pairs in found.items()}
 
 
 def plain(query_GsK: jax.Array, key_GmK: jax.Array, value_GmX: jax.Array, pairs: Pairs) -> jax.Array:
@@ -43,29 +43,49 @@ def plain(query_GsK: jax.Array, key_GmK: jax.Array, value_GmX: jax.Array, pairs:
 def test_values_and_gradients_are_those_of_the_formula(name: str):
     pairs, found = masks()[name], operands()
     rate = 0.0 if pairs.is_kept_Gsm is None else RATE
-    out, pull = jax.vjp(lambda *vectors: read_slots(*vectors, pairs, rate), *found)
-    expected, pull_expected = jax.vjp(lambda *vectors: plain(*vectors, pairs), *found)
+    cotangent = normal(3, *SHAPE[:-1], 2)
+    read = both_ways(lambda *vectors: read_slots(*vectors, pairs, rate))
+    formula = both_ways(lambda *vectors: plain(*vectors, pairs))
+
+    @quick
+    def both(*vectors: jax.Array) -> tuple:
+        return read(vectors, cotangent), formula(vectors, cotangent)
+
+    (out, gradients), (expected, of_formula) = jax.device_get(both(*found))
     assert_close(out, expected)
-    cotangent = jax.random.normal(jax.random.key(3), out.shape)
-    for gradient, of_formula in zip(pull(cotangent), pull_expected(cotangent), strict=True):
-        assert_close(gradient, of_formula, gradient=True)
+    assert_close(gradients, of_formula, gradient=True)
     if name != 'all':
-        assert not out[0, 0, 0, 1].any() and not pull(cotangent)[0][0, 0, 0, 1].any()
+        assert not out[0, 0, 0, 1].any() and not gradients[0][0, 0, 0, 1].any()
+
+
+def both_ways(compute: Callable) -> Callable:
+    """Of vectors and a cotangent: the outputs, and the gradients of the vectors."""
+
+    def run(vectors: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        out, pull = jax.vjp(compute, *vectors)
+        return out, pull(jnp.asarray(cotangent))
+
+    return run
 
 
 def test_tokens_of_whole_rows_read_the_slots_of_their_head():
-    query_BLHK, slots = jax.random.normal(jax.random.key(0), (2, 5, 3, 4)), (2, 3, 7, 4)
-    key_BHRK, value_BHRK = (jax.random.normal(jax.random.key(seed), slots) for seed in (1, 2))
-    is_there_B11m = jnp.asarray([1, 0, 1, 1, 0, 1, 1], bool)[None, None, None]
-    found = read_by_tokens(query_BLHK, key_BHRK, value_BHRK, Pairs(is_there_B11m))
-    logits = jnp.einsum('blhk,bhrk->bhlr', query_BLHK, key_BHRK, precision='highest') / 2.0
-    weights = jax.nn.softmax(jnp.where(is_there_B11m, logits, -jnp.inf), axis=-1)
-    assert_close(found, jnp.einsum('bhlr,bhrk->blhk', weights, value_BHRK, precision='highest'))
+    query_BLHK, key_BHRK, value_BHRK = normal(0, 2, 5, 3, 4), normal(1, 2, 3, 7, 4), normal(2, 2, 3, 7, 4)
+    is_there_B11m = jax.device_put(np.array([1, 0, 1, 1, 0, 1, 1], bool)[None, None, None])
+
+    @quick
+    def both(query_BLHK: jax.Array, key_BHRK: jax.Array, value_BHRK: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = read_by_tokens(query_BLHK, key_BHRK, value_BHRK, Pairs(is_there_B11m))
+        logits = jnp.einsum('blhk,bhrk->bhlr', query_BLHK, key_BHRK, precision='highest') / 2.0
+        weights = jax.nn.softmax(jnp.where(is_there_B11m, logits, -jnp.inf), axis=-1)
+        return found, jnp.einsum('bhlr,bhrk->blhk', weights, value_BHRK, precision='highest')
+
+    assert_close(*both(query_BLHK, key_BHRK, value_BHRK))
 
 
 def test_no_weight_is_kept_for_the_backward_pass():
-    _, pull = jax.vjp(read_slots, *operands())
-    assert SHAPE not in {array.shape for array in jax.tree.leaves(pull)}
+    pull = jax.eval_shape(lambda *vectors: jax.vjp(read_slots, *vectors)[1], *operands())
+    kept = {array.shape for array in jax.tree.leaves(pull)}
+    assert kept and SHAPE not in kept
 
 
 @pytest.mark.parametrize('name', ['all', 'both'])
@@ -75,34 +95,47 @@ def test_products_are_of_the_operands_dtype(name: str):
     def read(*vectors: jax.Array) -> jax.Array:
         return read_slots(*vectors, pairs, 0.0 if name == 'all' else RATE)
 
-    out, pull = jax.vjp(read, *operands(jnp.bfloat16))
-    assert out.dtype == jnp.float32 and {gradient.dtype for gradient in pull(out)} == {jnp.dtype(jnp.bfloat16)}
-    exact, pull_exact = jax.vjp(read, *(x.astype(jnp.float32) for x in operands(jnp.bfloat16)))
+    @quick
+    def both(*vectors: jax.Array) -> tuple:
+        exact, pull_exact = jax.vjp(read, *(x.astype(jnp.float32) for x in vectors))
+        return both_ways(read)(vectors, exact), (exact, pull_exact(exact))
+
+    (out, gradients), (exact, of_floats) = both(*operands(jnp.bfloat16))
+    assert out.dtype == jnp.float32 and {gradient.dtype for gradient in gradients} == {jnp.dtype(jnp.bfloat16)}
     assert_close(out, exact, dtype=jnp.bfloat16)
-    for gradient, of_floats in zip(pull(exact), pull_exact(exact), strict=True):
-        assert_close(gradient.astype(jnp.float32), of_floats, dtype=jnp.bfloat16, gradient=True)
+    assert_close(gradients, of_floats, dtype=jnp.bfloat16, gradient=True)
 
 
 @pytest.mark.parametrize('rate', [0.0, RATE])
 def test_gradients_of_weights_near_1_cancel_in_16_bits(rate: str):
     """Both terms of a logit's gradient are of one rounding: products of bfloat16 are as near as a softmax's own."""
-    query, key, value = (jax.random.normal(jax.random.key(seed), (4, n, 16)) for seed, n in ((0, 32), (1, 24), (2, 24)))
-    vectors = [x.astype(jnp.bfloat16) for x in (30.0 * query, key, value)]
-    is_kept = jax.random.bernoulli(jax.random.key(3), 1.0 - rate, (4, 32, 24)) if rate else None
+    query, key, value = (normal(seed, 4, n, 16) for seed, n in ((0, 32), (1, 24), (2, 24)))
+    vectors = [x.astype(jnp.bfloat16) for x in (30 * query, key, value)]
+    is_kept = jax.device_put(np.random.default_rng(3).random((4, 32, 24)) < 1.0 - rate) if rate else None
 
     def read(*vectors: jax.Array) -> jax.Array:
         return read_slots(*vectors, Pairs(None, is_kept), rate)
 
-    out, pull = jax.vjp(read, *vectors)
-    _, pull_exact = jax.vjp(read, *(x.astype(jnp.float32) for x in vectors))
-    cotangent = jax.random.normal(jax.random.key(4), out.shape)
-    for gradient, of_floats in zip(pull(cotangent), pull_exact(cotangent), strict=True):
-        error = jnp.linalg.norm(gradient.astype(jnp.float32) - of_floats) / jnp.linalg.norm(of_floats)
+    cotangent = normal(4, 4, 32, 16)
+
+    @quick
+    def both(*vectors: jax.Array) -> tuple:
+        exactly = tuple(x.astype(jnp.float32) for x in vectors)
+        return both_ways(read)(vectors, cotangent)[1], both_ways(read)(exactly, cotangent)[1]
+
+    for gradient, of_floats in zip(*jax.device_get(both(*vectors)), strict=True):
+        error = np.linalg.norm(gradient.astype(np.float32) - of_floats) / np.linalg.norm(of_floats)
         assert error < 0.01  # 0.05 and more where one term alone is rounded
 
 
 def test_huge_logits_stay_finite():
-    query = jnp.full((1, 1, 2), 1e18)
-    key = jnp.asarray([[[1e18, 0.0], [-1e18, 0.0]]])
-    out, pull = jax.vjp(lambda query: read_slots(query, key, jnp.asarray([[[1.0], [2.0]]])), query)
-    assert out.tolist() == [[[1.0]]] and np.isfinite(pull(out)[0]).all()
+    query = np.full((1, 1, 2), 1e18, np.float32)
+    key, value = np.array([[[1e18, 0.0], [-1e18, 0.0]]], np.float32), np.array([[[1.0], [2.0]]], np.float32)
+
+    @quick
+    def run(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, tuple[jax.Array]]:
+        out, pull = jax.vjp(lambda query: read_slots(query, key, value), query)
+        return out, pull(out)
+
+    out, (gradient,) = jax.device_get(run(query, key, value))
+    assert out.tolist() == [[[1.0]]] and np.isfinite(gradient).all()

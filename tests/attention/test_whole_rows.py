@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,18 +16,23 @@ from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
 WHOLE_ROWS = ('linformer(40, 1025)', 'nystrom(40)', 'induced(40)', 'sinkhorn(40, 26)')
-ROWS = jnp.asarray([[0, 5, 5, 0], [1, 1, 2, 0], [0] * 4], jnp.int32)
-QUERIES = jnp.asarray([[5, 6, 0, 5], [1] * 4, [3] * 4], jnp.int32)
+ROWS = np.array([[0, 5, 5, 0], [1, 1, 2, 0], [0] * 4], np.int32)
+QUERIES = np.array([[5, 6, 0, 5], [1] * 4, [3] * 4], np.int32)
 
 
 def test_the_text_of_a_row_is_that_of_its_keys():
-    x = jnp.ones((3, 4, 2, 4))
-    request = make_request(x, x, x, Nystrom(2), query_segments=QUERIES, key_segments=ROWS)
-    np.testing.assert_array_equal(text_of_row(request), [5, 2, 0])
-    np.testing.assert_array_equal(valid_keys(request)[0], [False, True, True, False])
-    np.testing.assert_array_equal(valid_queries(request)[0], [True, False, False, True])
-    assert not valid_queries(request)[2].any()
-    out = np.asarray(finish(x, request))
+    x = jax.device_put(np.ones((3, 4, 2, 4), np.float32))
+
+    @jax.jit
+    def run(x: jax.Array) -> tuple[jax.Array, ...]:
+        request = make_request(x, x, x, Nystrom(2), query_segments=QUERIES, key_segments=ROWS)
+        return text_of_row(request), valid_keys(request), valid_queries(request), finish(x, request)
+
+    texts, keys, queries, out = jax.device_get(run(x))
+    np.testing.assert_array_equal(texts, [5, 2, 0])
+    np.testing.assert_array_equal(keys[0], [False, True, True, False])
+    np.testing.assert_array_equal(queries[0], [True, False, False, True])
+    assert not queries[2].any()
     np.testing.assert_array_equal(out[0, :, 0, 0], [1, 0, 0, 1])
     assert np.isnan(out[1]).all() and not out[2].any()
     plain = make_request(x, x, x, Nystrom(2))
@@ -43,12 +49,17 @@ def test_neighbouring_heads_share_keys():
 @pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)', 'sinkhorn(4, 5)', 'sinkhorn(4, 5, causal=True)'])
 def test_a_padded_row_is_the_row_alone_and_a_packed_one_is_nan(text: str):
     """No row depends on the others; what padding holds counts for nothing."""
-    mechanism, (q, k, v) = parse_mechanism(text), inputs(20, batch=3)[0]
-    run = quick(functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8)))
-    segments = jnp.asarray([[7] * 13 + [0] * 7, [1] * 10 + [2] * 10, [0] * 20])
-    out = run(q, k, v, query_segments=segments, key_segments=segments)
-    assert_close(out[:1, :13], run(q[:1, :13], k[:1, :13], v[:1, :13]))
-    assert not out[0, 13:].any() and jnp.isnan(out[1]).all() and not out[2].any()
-    queries = jnp.asarray([[7] * 5 + [6] * 5 + [0] * 10] * 3)  # those of another text have no keys
-    other = run(q[:1], k[:1], v[:1], query_segments=queries[:1], key_segments=segments[:1])
-    assert not other[0, 5:].any() and other[0, :5].any()
+    mechanism = parse_mechanism(text)
+    call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8))
+    segments = np.array([[7] * 13 + [0] * 7, [1] * 10 + [2] * 10, [0] * 20, [7] * 13 + [0] * 7], np.int32)
+    queries = segments.copy()
+    queries[3] = [7] * 5 + [6] * 5 + [0] * 10  # those of another text have no keys
+
+    @quick
+    def run(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return call(*arrays, query_segments=queries, key_segments=segments), call(*(x[:1, :13] for x in arrays))
+
+    out, alone = jax.device_get(run(*inputs(20, batch=4)[0]))
+    assert_close(out[:1, :13], alone)
+    assert not out[0, 13:].any() and np.isnan(out[1]).all() and not out[2].any()
+    assert not out[3, 5:].any() and out[3, :5].any()

@@ -21,7 +21,7 @@ def test_it_nears_full_attention_with_every_iteration():
 
 
 def test_rows_of_the_weights_sum_to_one_as_far_as_the_inverse_has_converged():
-    q, k, _ = inputs(64)[0]
+    q, k, _ = inputs(64, batch=3)[0]
     sums = np.asarray(attention_weights(q, k, Nystrom(8, 20)).sum(-1))
     np.testing.assert_allclose(sums, 1.0, atol=1e-3)
     rough = np.abs(np.asarray(attention_weights(q, k, Nystrom(8, 2)).sum(-1)) - 1.0).max()
