@@ -15,8 +15,9 @@ from tests.attention.cells import drawn_operands, inputs, quick
 from tests.attention.room_checks import check_bfloat16, check_definition, largest_array, temporary_bytes
 
 # A token, below a block of 64 and below 40 landmarks, a block, one above, several and one above. Linear attention has
-# chunks of 128 where it is causal, and none otherwise: of the others, 65 is one of several tokens.
+# chunks of 128 where it is causal, and none otherwise; of synthesizers two kinds show the blocks that all have.
 LENGTHS = (1, 7, 64, 65, 1025)
+AT_THREE_LENGTHS = ('linear(', "synthesizer('factorized'", "synthesizer('random+dot'")
 Arrays = dict[str, np.ndarray]
 
 
@@ -64,7 +65,7 @@ DEFINITIONS = {
     [
         (text, length)
         for text, length in itertools.product(DEFINITIONS, LENGTHS)
-        if length not in (7, 64) or not text.startswith('linear(')
+        if length not in (7, 64) or not text.startswith(AT_THREE_LENGTHS)
     ],
 )
 def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length: int):
