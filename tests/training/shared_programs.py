@@ -1,4 +1,4 @@
-"""One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
+"""One compiled step for all runs of a config in a test file, whose workdirs and times of saving and the like differ.
 
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
 in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
@@ -11,8 +11,20 @@ from typing import Any
 import jax
 import pytest
 
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
+
+# Fields by group, () = all, that no program reads: when a run does what, and where its files are; what is in these, the
+# fingerprint tells.
+HOST_ONLY = {
+    'checkpoint': (),
+    'data': ('source', 'cache', 'tokenizer'),
+    'examples': ('train', 'dev', 'test'),
+    'train': ('early_stop', 'log_every_steps'),
+    'eval': ('every_steps',),
+}
 
 
 class Programs:
@@ -24,7 +36,7 @@ class Programs:
 
     def once(self, kind: str, run: Run, make: Any) -> Any:
         """What `make` gives for the first run of this config."""
-        key = kind, repr(run.config), str(run.fingerprint), run.mesh, run.graph
+        key = kind, repr(compiled_part(run.config)), str(run.fingerprint), run.mesh, run.graph
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
@@ -40,6 +52,15 @@ class Programs:
     def train_step(self, run: Run) -> Any:
         """As `jit_train_step`."""
         return self.once('step', run, lambda: self.jit_train_step(run))
+
+
+def compiled_part(config: RunConfig) -> dict[str, Any]:
+    """The config's fields without those of `HOST_ONLY`."""
+    fields = to_dict(config)
+    for group, names in HOST_ONLY.items():
+        for name in names or list(fields[group]):
+            del fields[group][name]
+    return fields
 
 
 def jitted_state(run: Run) -> Any:
