@@ -37,6 +37,7 @@ import pytest  # noqa: E402
 
 from efficient_attention.processes import stopping  # noqa: E402
 from tests.one_device import see_one_device  # noqa: E402
+from tests.quick_trace import shorten  # noqa: E402
 
 stopping.catch_stop_signals = lambda **_: None  # a script that a test runs in this process leaves pytest its handlers
 
@@ -55,6 +56,7 @@ ON_ONE_DEVICE = ('inference', 'interop', 'scripts', 'tasks')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+shorten()
 # Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
 
