@@ -7,7 +7,7 @@ third of the time in which the construction of a model is traced.
 from jax.core import Tracer
 
 
-def has_none(self: Tracer) -> None:
+def has_none(_: Tracer) -> None:
     """Raises AttributeError, as `Tracer.sharding` does."""
     raise AttributeError("The 'sharding' attribute is not available on a traced array.")
 
