@@ -53,6 +53,8 @@ MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
 # Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`.
 ON_ONE_DEVICE = ('inference', 'interop', 'scripts', 'tasks')
+# Their runs write reports that nobody looks at; tests/workdir, tests/scripts and tests/test_entry_points.py do.
+WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks', 'training')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -131,6 +133,15 @@ def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if folder in ON_ONE_DEVICE and not request.node.get_closest_marker('devices'):
             see_one_device(patch)
+        yield
+
+
+@pytest.fixture(autouse=True, scope='module')
+def reports_without_charts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """While the tests of a file of these folders run, reports have no charts, which take a tenth of a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.relative_to(Path(__file__).parent).parts[0] in WITHOUT_CHARTS:
+            patch.setattr('efficient_attention.workdir.report.line_chart', lambda *_: '')
         yield
 
 
