@@ -34,6 +34,8 @@ COMPRESSED = {
     'model.compressed_length': SLOTS,
     'model.reconstruction_weight': 0.5,
     'model.remat': 'full',
+    'model.dropout_rate': 0.0,
+    'model.attention_dropout_rate': 0.0,
     'train.log_every_steps': 1,
 }
 ONE_DEVICE = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'train.micro_batches': 1, 'model.remat': 'none'}
@@ -51,7 +53,7 @@ def compressed(folder, **fields) -> RunConfig:
 
 @pytest.fixture(scope='module')
 def workdir(folder):
-    """A run of 6 steps, with dropout and two micro-batches, over a mesh of 2 x 2 x 2 devices."""
+    """A run of 6 steps, with two micro-batches, over a mesh of 2 x 2 x 2 devices."""
     train(compressed(folder), folder / 'run')
     return folder / 'run'
 

@@ -1,6 +1,7 @@
 """Language modelling with segment memory, through the train and eval loops: streams, going on, protocols, refusals."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -22,6 +23,7 @@ from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.one_device import see_one_device
@@ -80,8 +82,14 @@ def workdir(folder):
     return folder / 'run'
 
 
+@functools.cache
+def state_shapes(config: RunConfig) -> TrainState:
+    """The shapes of a run's state, and how it lies on the devices."""
+    return build_run(config).abstract_state
+
+
 def state_of(config: RunConfig, workdir, step):
-    return CheckpointReader(workdir).restore(build_run(config).abstract_state, step).state
+    return CheckpointReader(workdir).restore(state_shapes(config), step).state
 
 
 def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, workdir, monkeypatch):
@@ -190,6 +198,7 @@ def test_what_does_not_fit_is_one_line(folder, fields, message):
     assert '\n' not in str(caught.value)
 
 
+@pytest.mark.slow  # tests/tasks/test_compressed_memory.py does the same with a memory that has slots beside it
 def test_a_run_goes_on_where_rows_and_memory_are_split_over_devices(folder, workdir):
     fields = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2, 'train.micro_batches': 1}
     run = build_run(config_of(folder, **fields), jax.devices()[:4])
