@@ -53,7 +53,7 @@ MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
 # Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`.
 ON_ONE_DEVICE = ('inference', 'interop', 'scripts', 'tasks')
-# Their runs write reports that nobody looks at; those of tests/workdir, scripts, training and test_entry_points.py count.
+# Their runs write reports that no test looks at.
 WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
