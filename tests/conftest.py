@@ -37,6 +37,7 @@ import pytest  # noqa: E402
 
 from efficient_attention.processes import stopping  # noqa: E402
 from tests.one_device import see_devices, see_one_device  # noqa: E402
+from tests.quick_trace import shorten  # noqa: E402
 
 stopping.catch_stop_signals = lambda **_: None  # a script that a test runs in this process leaves pytest its handlers
 
@@ -53,9 +54,12 @@ MOST_MAPPINGS = 20_000
 # Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`, or
 # `devices(4)` where so many do.
 ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'scripts', 'tasks', 'training')
+# Their runs write reports that no test looks at.
+WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+shorten()
 # Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
 
@@ -133,6 +137,15 @@ def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
             see_devices(patch, *mark.args)
         elif folder in ON_ONE_DEVICE and not mark:
             see_one_device(patch)
+        yield
+
+
+@pytest.fixture(autouse=True, scope='module')
+def reports_without_charts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """While the tests of a file of these folders run, reports have no charts, which take a tenth of a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.relative_to(Path(__file__).parent).parts[0] in WITHOUT_CHARTS:
+            patch.setattr('efficient_attention.workdir.report.line_chart', lambda *_: '')
         yield
 
 

@@ -22,7 +22,7 @@ from efficient_attention.interop.shrink import shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.interop.folders import ARRAYS
 from tests.interop.test_pretrained import PEERS, differences_in_transformers
-from tests.interop.test_shrink import BATCH, HEAD, drawn, logits, masked
+from tests.interop.test_shrink import BATCH, HEAD, drawn, logits, logits_of, masked
 
 DOWN = 'bert.encoder.layer.0.output.dense.weight'
 
@@ -34,7 +34,7 @@ def logits_of_codes(pretrained: Pretrained) -> np.ndarray:
         return FineTuningModel(model, HEAD, rngs=rngs)
 
     module = pretrained_module(functools.partial(classifier, pretrained.model), pretrained)
-    return np.asarray(module.outputs(BATCH)['logits'])
+    return np.asarray(logits_of(*nnx.split(module)))
 
 
 @pytest.mark.parametrize('float_layers', [(), ('feed_forward/down', 'embeddings')], ids=str)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,24 +53,36 @@ def opened(name: str, folder: Path) -> Pretrained:
     return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, attention=planned(name)))
 
 
-def hidden(pretrained: Pretrained, name: str) -> tuple[Encoder, jax.Array]:
-    """The encoder and its vectors at the positions that transformers gave."""
-    batch, params = batch_of(name, BLOCKS.get(name, 1)), pretrained.params()
-    encoder = module(lambda: Encoder(pretrained.model, rngs=nnx.Rngs(0)), params['encoder'])
-    x_BLD = run(encoder, batch)
-    return encoder, x_BLD[:, : arrays_of(name)['input/input_ids'].shape[1]]
+@pytest.fixture(scope='module')
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """From a fixture's name to 'hidden', vectors at the positions that transformers gave, and to each head's outputs.
+
+    One program computes them; every class with a head has the encoder of the folder as transformers wrote it.
+    """
+
+    @functools.cache
+    def compute(name: str) -> dict[str, Any]:
+        bare, folder = opened(name, FIXTURES / name), tmp_path_factory.mktemp(name)
+        heads = {ending: open_pretrained(with_head(name, ending, folder / ending)) for ending in classes_of(name)}
+        params = {ending: head.params() for ending, head in heads.items()}
+        encoder_params = bare.params()['encoder']
+        for own in params.values():
+            jax.tree.map(np.testing.assert_array_equal, own.pop('encoder'), encoder_params)
+
+        def outputs(encoder_params: dict, params: dict, batch: dict[str, jax.Array]) -> dict[str, Any]:
+            encoder = module(lambda: Encoder(bare.model, rngs=nnx.Rngs(0)), encoder_params)
+            x_BLD = run(encoder, batch)[:, : arrays_of(name)['input/input_ids'].shape[1]]
+            found = {ending: heads_outputs(head, params[ending], encoder, x_BLD) for ending, head in heads.items()}
+            return {'hidden': x_BLD} | found
+
+        return jax.device_get(jax.jit(outputs)(encoder_params, params, batch_of(name, BLOCKS.get(name, 1))))
+
+    return compute
 
 
-@nnx.jit
 def run(encoder: Encoder, batch: dict[str, jax.Array]) -> jax.Array:
     token_types_BL, is_global_BL = batch['token_types'], batch.get('is_global')
     return encoder(batch['tokens'], batch['segments'], token_types_BL=token_types_BL, is_global_BL=is_global_BL)
-
-
-@functools.cache
-def bare(name: str) -> tuple[Encoder, jax.Array]:
-    """The same of the folder as transformers wrote it; every class of a fixture has this encoder."""
-    return hidden(opened(name, FIXTURES / name), name)
 
 
 def assert_equal(name: str, ours, theirs: np.ndarray) -> None:
@@ -85,19 +99,15 @@ def assert_equal(name: str, ours, theirs: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_hidden_states(name: str):
+def test_hidden_states(computed: Callable, name: str):
     theirs = arrays_of(name)['output/hidden']
-    assert_equal(name, bare(name)[1], theirs)
+    assert_equal(name, computed(name)['hidden'], theirs)
     assert theirs.std() > 0.3  # random parameters did not make it constant
 
 
 @pytest.mark.parametrize(('name', 'ending'), CASES)
-def test_outputs_of_heads(name: str, ending: str, tmp_path: Path):
-    pretrained = open_pretrained(with_head(name, ending, tmp_path))
-    params = pretrained.params()
-    encoder, x_BLD = bare(name)
-    jax.tree.map(np.testing.assert_array_equal, params['encoder'], nnx.to_pure_dict(nnx.state(encoder)))
-    outputs = jax.jit(functools.partial(heads_outputs, pretrained))(params, encoder, x_BLD)
+def test_outputs_of_heads(computed: Callable, name: str, ending: str):
+    outputs = computed(name)[ending]
     prefix = f'output/{ending}/'
     theirs = {own.removeprefix(prefix): value for own, value in arrays_of(name).items() if own.startswith(prefix)}
     assert theirs and set(theirs) <= set(outputs)

@@ -1,5 +1,6 @@
 """A shrunk model computes what the masked one does, and goes out and comes back."""
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.sharding import path_name
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from tests.interop.folders import ARRAYS
@@ -37,11 +39,22 @@ BATCH = {
 MASKED = [((0,), (2,), (1, 5, 6), (2, 3)), ((0, 1), (2, 3), range(24), ()), ((), (), (), (7,))]
 
 
+@functools.cache
+def classifier_of(model: ModelConfig) -> tuple[nnx.GraphDef, Any]:
+    """The graph of a classifier, and the shapes of its parameters."""
+    return nnx.split(nnx.eval_shape(lambda: FineTuningModel(model, HEAD, rngs=nnx.Rngs(0))))
+
+
 def drawn(fields: dict[str, Any]) -> Pretrained:
-    """A classifier with drawn parameters, biases too."""
+    """A classifier with drawn parameters: around 1 those that scale a norm, around 0 all others, biases too."""
     model, rng = ModelConfig(**SIZES | fields), np.random.default_rng(0)
-    params = nnx.to_pure_dict(nnx.state(FineTuningModel(model, HEAD, rngs=nnx.Rngs(0))))
-    params = jax.tree.map(lambda leaf: np.float32(np.asarray(leaf) + 0.2 * rng.normal(size=leaf.shape)), params)
+
+    def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        name = path_name(path).rpartition('/')[2]
+        mean, deviation = float(name == 'scale'), 0.35 if name in ('kernel', 'embedding') else 0.2
+        return rng.normal(mean, deviation, leaf.shape).astype(np.float32)
+
+    params = jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(classifier_of(model)[1]))
     return Pretrained(model, HEAD, ('a', 'b'), 'classification', '', None, True, lambda: params)
 
 
@@ -67,10 +80,14 @@ def masked(pretrained: Pretrained) -> Pretrained:
     return Pretrained(pretrained.model, HEAD, ('a', 'b'), 'classification', '', None, True, lambda: params)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(graph: nnx.GraphDef, params: Any) -> jax.Array:
+    """The logits of `BATCH`."""
+    return nnx.merge(graph, params).outputs(BATCH)['logits']
+
+
 def logits(pretrained: Pretrained) -> np.ndarray:
-    graph, _ = nnx.split(nnx.eval_shape(lambda: FineTuningModel(pretrained.model, HEAD, rngs=nnx.Rngs(0))))
-    compute = jax.jit(lambda params, batch: nnx.merge(graph, params).outputs(batch)['logits'])
-    return np.asarray(compute(pretrained.params(), BATCH))
+    return np.asarray(logits_of(classifier_of(pretrained.model)[0], pretrained.params()))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +185,7 @@ def test_nothing_to_shrink_is_one_line():
 def test_a_run_prunes_shrinks_and_trains_on(tmp_path: Path):
     fields = {'prune.method': 'magnitude', 'prune.attention': 'head', 'prune.feed_forward': 'unit', 'prune.end': 0.5}
     fields |= {'prune.keep': 0.25, 'prune.keep_attention': 0.5, 'prune.scope': 'global', 'train.steps': 4}
-    steps = {'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'optimizer.warmup_steps': 0}
+    steps = {'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'optimizer.warmup_steps': 0, 'examples.buckets': (16,)}
     train(
         tiny_config(tmp_path, **fields, **steps, **{'model.activation': 'gelu_erf', 'model.norm': 'post'}),
         tmp_path / 'pruned',

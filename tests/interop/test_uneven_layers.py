@@ -11,25 +11,35 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.uneven_layers import even, padded, unpadded
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.sharding import path_name
 from tests.models.test_uneven import SEGMENTS, TOKENS, UNEVEN
 from tests.tolerances import assert_close
 
 
+def encoder_of(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
+    """The graph of an encoder, and the shapes of its parameters."""
+    return nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
+
+
 def params_of(config: ModelConfig) -> dict:
+    """Drawn around 1 where they scale a norm, around 0 elsewhere."""
     rng = np.random.default_rng(0)
-    params = {'encoder': nnx.to_pure_dict(nnx.state(Encoder(config, rngs=nnx.Rngs(0))))}
-    return jax.tree.map(lambda leaf: np.asarray(leaf + 0.1 * rng.normal(size=leaf.shape), np.float32), params)
+
+    def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        return rng.normal(float(path_name(path).endswith('scale')), 0.2, leaf.shape).astype(np.float32)
+
+    return {'encoder': jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(encoder_of(config)[1]))}
 
 
 def test_the_padded_model_computes_the_same():
     params = params_of(UNEVEN)
     whole = padded(UNEVEN, params)
-    shapes = jax.tree.map(np.shape, params_of(even(UNEVEN)))
-    assert jax.tree.map(np.shape, whole) == shapes
+    shapes = nnx.to_pure_dict(encoder_of(even(UNEVEN))[1])
+    assert jax.tree.map(np.shape, whole) == {'encoder': jax.tree.map(lambda leaf: leaf.shape, shapes)}
     found = []
     for config, one in ((UNEVEN, params), (even(UNEVEN), whole)):
-        graph, _ = nnx.split(nnx.eval_shape(lambda config=config: Encoder(config, rngs=nnx.Rngs(0))))
-        found.append(nnx.merge(graph, one['encoder'])(TOKENS, SEGMENTS))
+        encoder = nnx.merge(encoder_of(config)[0], one['encoder'])
+        found.append(nnx.jit(lambda encoder: encoder(TOKENS, SEGMENTS))(encoder))
     assert_close(found[0], found[1])
     jax.tree.map(np.testing.assert_array_equal, unpadded(UNEVEN, whole), params)
 

@@ -11,9 +11,12 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.training.loop import train
-from efficient_attention.training.run import build_run
+from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.metrics import read_metrics
+from tests.one_device import see_one_device
 from tests.tasks.test_language_modelling_memory import SEGMENT, config_of, state_of
 from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
@@ -31,8 +34,12 @@ COMPRESSED = {
     'model.compressed_length': SLOTS,
     'model.reconstruction_weight': 0.5,
     'model.remat': 'full',
+    'model.dropout_rate': 0.0,
+    'model.attention_dropout_rate': 0.0,
+    'train.log_every_steps': 1,
 }
 ONE_DEVICE = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'train.micro_batches': 1, 'model.remat': 'none'}
+LOSSES = ('loss', 'causal_lm_loss', 'reconstruction_loss')
 
 
 @pytest.fixture(scope='module')
@@ -46,7 +53,7 @@ def compressed(folder, **fields) -> RunConfig:
 
 @pytest.fixture(scope='module')
 def workdir(folder):
-    """A run of 6 steps, with dropout and two micro-batches, over a mesh of 2 x 2 x 2 devices."""
+    """A run of 6 steps, with two micro-batches, over a mesh of 2 x 2 x 2 devices."""
     train(compressed(folder), folder / 'run')
     return folder / 'run'
 
@@ -65,37 +72,39 @@ def test_a_run_that_goes_on_has_the_slots_of_one_that_never_stopped(folder, work
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-def steps_of(config: RunConfig, count: int, state=None, first: int = 0):
-    """The state after so many steps, and the metrics of each."""
-    run = build_run(config, jax.devices()[: 8 if config.mesh.fsdp * config.mesh.sequence > 1 else 1])
-    state = run.drawn_state() if state is None else state
-    step, batches, metrics = jit_train_step(run), run.task.training_batches(first, first + count, 0, 1), []
-    for batch in batches:
+def steps_of(run: Run, state: TrainState, first: int = 0) -> tuple[TrainState, list[list[float]]]:
+    """The state three steps later, and the losses of each."""
+    step, losses = jit_train_step(run), []
+    for batch in run.task.training_batches(first, first + 3, 0, 1):
         state, found = step(state, run.on_devices(batch))
-        metrics.append(found)
-    return state, metrics
+        losses.append([float(found[name]) for name in LOSSES])
+    return state, losses
 
 
 def test_one_device_and_one_micro_batch_make_the_same_steps_slots_and_losses(folder, workdir):
-    state, metrics = steps_of(compressed(folder, **ONE_DEVICE), 3)
+    run = build_run(compressed(folder, **ONE_DEVICE), jax.devices()[:1])
+    state, losses = steps_of(run, run.drawn_state())
     saved = state_of(compressed(folder), workdir, 3)
     assert_close((state.carry, state.params), (saved.carry, saved.params), gradient=True)
-    _, on_mesh = steps_of(compressed(folder), 3)
-    names = ('loss', 'causal_lm_loss', 'reconstruction_loss')
-    losses = [[float(found[name]) for name in names] for found in metrics]
-    np.testing.assert_allclose(losses, [[float(found[name]) for name in names] for found in on_mesh], rtol=2e-5)
+    on_mesh = [[line[name] for name in LOSSES] for line in lines_of(workdir, 'train')[:3]]
+    np.testing.assert_allclose(losses, on_mesh, rtol=2e-5)
     assert losses[0][2] == 0.0 and losses[1][2] > 0.0  # in the first step nothing leaves the memory
     np.testing.assert_allclose(
         [total for total, _, _ in losses], [lm + 0.5 * told for _, lm, told in losses], rtol=1e-6
     )
 
 
+def lines_of(workdir, split: str) -> list[dict]:
+    """The lines of a run's log of one split."""
+    return [line for line in read_metrics(workdir) if line['split'] == split]
+
+
 def test_a_run_goes_on_where_rows_and_slots_are_split_over_devices(folder, workdir):
-    config = compressed(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2})
-    state = state_of(config, workdir, 3)
+    run = build_run(compressed(folder, **ONE_DEVICE, **{'mesh.sequence': 2}), jax.devices()[:4])
+    state = CheckpointReader(workdir).restore(run.abstract_state, 3).state
     assert state.carry.compressed.states_BNMD.sharding.spec[2] == 'sequence'
-    state, _ = steps_of(config, 3, state, 3)
-    unbroken = state_of(config, workdir, 6)
+    state, _ = steps_of(run, state, 3)
+    unbroken = state_of(compressed(folder), workdir, 6)
     assert_close((state.params, state.carry), (unbroken.params, unbroken.carry), gradient=True)
 
 
@@ -103,13 +112,12 @@ def test_the_compressor_is_trained_and_its_loss_is_logged(folder, workdir):
     kernel = np.asarray(state_of(compressed(folder), workdir, 6).params['stack']['layers']['compressor']['kernel'])
     has_begun_at_0 = np.tile(np.eye(16), (4, 1)) == 0
     assert (kernel[:, has_begun_at_0] != 0).all()
-    splits = {
-        split: [line for line in read_metrics(workdir) if line['split'] == split] for split in ('train', 'held_out')
-    }
-    assert all(lines and math.isfinite(lines[-1]['reconstruction_loss']) for lines in splits.values())
+    for split in ('train', 'held_out'):
+        assert math.isfinite(lines_of(workdir, split)[-1]['reconstruction_loss'])
 
 
-def test_evaluation_may_have_more_slots_none_or_no_memory(workdir):
+def test_evaluation_may_have_more_slots_none_or_no_memory(workdir, monkeypatch):
+    see_one_device(monkeypatch)
     usual = evaluate_workdir(workdir)
     assert (usual['memory_length'], usual['compressed_length'], usual['compression_rate']) == (SEGMENT, SLOTS, 4)
     more = evaluate_workdir(workdir, memory_length=20, compressed_length=24)

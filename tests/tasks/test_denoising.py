@@ -40,6 +40,7 @@ def config_of(corpus: dict[str, Any], name: str = 'span_corruption', **fields: A
     flat = corpus | {'data.held_out': 0.2, 'data.vocab_size': 90, 'data.tokenizer': 'train:unigram'}
     flat |= {'data.length': 24, 'pairs.target_length': 24, 'noise.name': name, 'model.width': 16, 'model.layers': 1}
     flat |= {'model.decoder_layers': 1, 'model.positions': 'sinusoidal', 'optimizer.warmup_steps': 2}
+    flat |= {'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}
     flat |= {'optimizer.learning_rate': 1e-2, 'train.steps': 12, 'train.batch_size': 8, 'train.log_every_steps': 4}
     flat |= {'eval.every_steps': 6, 'eval.batch_size': 64, 'checkpoint.every_steps': 12}
     config.update_from_flattened_dict(flat | fields)

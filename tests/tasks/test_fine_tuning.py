@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
+from jax.extend.backend import get_backend
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
@@ -34,19 +34,32 @@ from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.tasks.test_one_step import fine_tuning
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, write_files
+from tests.training.tiny_run import drawn_workdir
 
-pytestmark = [pytest.mark.usefixtures('shared_programs'), pytest.mark.devices]
+pytestmark = pytest.mark.usefixtures('shared_programs')
+# Evaluated every 30 steps and saved every 40; the worst evaluation counts as the best, which is the first.
+WORST_IS_BEST = {
+    'eval.every_steps': 30,
+    'checkpoint.best_metric': 'fine_tuning_loss',
+    'checkpoint.best_mode': 'max',
+}
+ENDS_EARLY = WORST_IS_BEST | {'train.early_stop': 2, 'eval.every_steps': 2}  # no evaluation is better than the first
 
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('tuned')
-    train(tiny_config(folder), folder / 'workdir')
+    train(tiny_config(folder, **WORST_IS_BEST), folder / 'workdir')
     return folder / 'workdir'
 
 
+def evaluations(workdir: Path) -> list[dict]:
+    """The lines of a run's evaluations."""
+    return [line for line in read_metrics(workdir) if line['split'] == 'held_out']
+
+
 def test_it_learns_what_the_labels_say(trained: Path):
-    [*_, last] = [line for line in read_metrics(trained) if line['split'] == 'held_out']
+    last = evaluations(trained)[-1]
     assert last['step'] == 80 and last['accuracy'] >= 0.9 and last['fine_tuning_weight'] == ROWS['dev']
     assert last['fine_tuning_accuracy'] == pytest.approx(last['accuracy'])
 
@@ -54,7 +67,7 @@ def test_it_learns_what_the_labels_say(trained: Path):
 @pytest.mark.parametrize('batch_size', [8, 16])
 def test_a_result_depends_on_no_batch_size(trained: Path, batch_size: int):
     found = evaluate_workdir(trained, batch_size=batch_size)
-    [*_, last] = [line for line in read_metrics(trained) if line['split'] == 'held_out']
+    last = evaluations(trained)[-1]
     assert found['accuracy'] == last['accuracy']
     assert found['fine_tuning_loss'] == pytest.approx(last['fine_tuning_loss'], rel=1e-5)
 
@@ -65,9 +78,8 @@ def test_test_rows_are_scored_where_they_are_asked_for(trained: Path, tmp_path: 
         InputError, match="^eval.split is 'test', but examples.test is empty: there is nothing to score$"
     ):
         evaluate_workdir(trained, split='test')
-    fields = {'examples.test': str(tmp_path / 'train.tsv'), 'train.steps': 2}
-    config = tiny_config(tmp_path, **fields)
-    train(config, tmp_path / 'workdir')
+    config = tiny_config(tmp_path, **{'examples.test': str(tmp_path / 'train.tsv')})
+    drawn_workdir(build_run(config), tmp_path / 'workdir')
     found = evaluate_workdir(tmp_path / 'workdir', split='test')
     assert found['fine_tuning_weight'] == ROWS['train'] and 0 <= found['accuracy'] <= 1
     assert evaluate_workdir(tmp_path / 'workdir')['fine_tuning_weight'] == ROWS['dev']
@@ -82,6 +94,7 @@ def test_test_rows_are_scored_by_the_threshold_of_dev(tmp_path: Path):
     config = dataclasses.replace(
         config,
         examples=examples,
+        train=dataclasses.replace(config.train, steps=1),
         optimizer=dataclasses.replace(config.optimizer, bias_correction=False),
         checkpoint=dataclasses.replace(config.checkpoint, best_metric='f1', best_mode='max'),
     )
@@ -93,22 +106,21 @@ def test_test_rows_are_scored_by_the_threshold_of_dev(tmp_path: Path):
 
 def test_a_result_depends_on_no_batch_size_where_attention_reads_the_length(tmp_path: Path):
     """Random tiles are placed by the length of the row, padding included."""
-    fields = {'model.attention': 'bigbird(2, 1)', 'train.steps': 2, 'checkpoint.every_steps': 2, 'eval.every_steps': 2}
-    train(tiny_config(tmp_path, **fields), tmp_path / 'workdir')
-    losses = [evaluate_workdir(tmp_path / 'workdir', batch_size=size)['fine_tuning_loss'] for size in (8, 16, 32)]
-    assert losses == pytest.approx(losses[:1] * 3, rel=1e-6)
+    drawn_workdir(build_run(tiny_config(tmp_path, **{'model.attention': 'bigbird(2, 1)'})), tmp_path / 'workdir')
+    losses = [evaluate_workdir(tmp_path / 'workdir', batch_size=size)['fine_tuning_loss'] for size in (8, 32)]
+    assert losses == pytest.approx(losses[:1] * 2, rel=1e-6)
 
 
 def test_a_result_depends_on_no_device_count(trained: Path):
+    """On all eight devices, which the other tests of this file do not see, as on the one that trained it."""
     config = read_config(trained)
-    alone = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=5))
-    task, mesh = make_task(alone), make_mesh(MeshConfig(), jax.devices()[:1])
+    task, mesh = make_task(config), make_mesh(MeshConfig(), get_backend().devices())
+    assert mesh.size == 8
     state = CheckpointReader(trained).restore({'params': abstract_params(task, mesh)}, None).state
-    evaluation = make_evaluation(alone, task, mesh)
-    found = evaluation.metrics(evaluation.step(), state['params'])
-    whole = evaluate_workdir(trained, batch_size=16)
-    assert found['accuracy'] == whole['accuracy']
-    assert found['fine_tuning_loss'] == pytest.approx(whole['fine_tuning_loss'], rel=1e-5)
+    evaluation = make_evaluation(config, task, mesh)
+    found, last = evaluation.metrics(evaluation.step(), state['params']), evaluations(trained)[-1]
+    assert found['accuracy'] == last['accuracy']
+    assert found['fine_tuning_loss'] == pytest.approx(last['fine_tuning_loss'], rel=1e-5)
 
 
 def test_the_workdir_knows_labels_and_tokenizer(trained: Path):
@@ -118,27 +130,23 @@ def test_the_workdir_knows_labels_and_tokenizer(trained: Path):
 
 
 def test_a_run_that_gets_no_better_ends_early(tmp_path: Path):
-    fields = {'train.early_stop': 2, 'eval.every_steps': 2, 'optimizer.learning_rate': 0.0}
-    config = tiny_config(tmp_path, **fields)
+    config = tiny_config(tmp_path, **ENDS_EARLY)
     train(config, tmp_path / 'workdir')
-    steps = [line['step'] for line in read_metrics(tmp_path / 'workdir') if line['split'] == 'held_out']
-    assert steps == [2, 4, 6]
+    assert [line['step'] for line in evaluations(tmp_path / 'workdir')] == [2, 4, 6]
     (tmp_path / 'workdir' / 'metrics.jsonl').unlink()  # which the end does not depend on
     train(config, tmp_path / 'workdir')  # the same command has nothing to add
     assert max(line['step'] for line in read_metrics(tmp_path / 'workdir')) == 6
 
 
-def test_the_best_evaluation_is_saved_whatever_the_interval_of_checkpoints(tmp_path: Path):
-    fields = {'eval.every_steps': 2, 'train.steps': 5, 'checkpoint.best_metric': 'fine_tuning_loss'}
-    train(tiny_config(tmp_path, **fields, **{'checkpoint.best_mode': 'max'}), tmp_path / 'workdir')
-    losses = [line['fine_tuning_loss'] for line in read_metrics(tmp_path / 'workdir') if line['split'] == 'held_out']
-    assert max(losses) == losses[0] > losses[-1]
-    assert CheckpointReader(tmp_path / 'workdir').steps() == [2, 5]  # the best by this metric, the last
+def test_the_best_evaluation_is_saved_whatever_the_interval_of_checkpoints(trained: Path):
+    losses = [line['fine_tuning_loss'] for line in evaluations(trained)]
+    assert len(losses) == 3 and max(losses) == losses[0] > losses[-1]
+    assert CheckpointReader(trained).steps() == [30, 80]  # the best by this metric, the last
 
 
 def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
     config = tiny_config(tmp_path, **{'train.steps': 1})
-    train(config, tmp_path / 'workdir')
+    drawn_workdir(build_run(config), tmp_path / 'workdir')
     path = tmp_path / 'dev.tsv'
     path.write_text(path.read_text(encoding='utf-8') + 'the good film\tgood\n', encoding='utf-8')
     with pytest.raises(InputError, match='examples'):
@@ -219,7 +227,7 @@ def test_a_start_that_is_refused_leaves_the_workdir_free(tmp_path: Path):
     path.write_text(f'{whole}{"film " * 20}\tgood\n', encoding='utf-8')
     with pytest.raises(InputError, match=r'data\.length 16'):
         train(fill_config(values).config, tmp_path / 'w')
-    train(tiny_config(tmp_path, **{'train.steps': 1}), tmp_path / 'w')
+    train(tiny_config(tmp_path, **ENDS_EARLY), tmp_path / 'w')
     assert read_metrics(tmp_path / 'w')
 
 

@@ -1,6 +1,7 @@
 """Language modelling with segment memory, through the train and eval loops: streams, going on, protocols, refusals."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -22,8 +23,10 @@ from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from tests.one_device import see_one_device
 from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import write_corpus
@@ -79,8 +82,14 @@ def workdir(folder):
     return folder / 'run'
 
 
+@functools.cache
+def state_shapes(config: RunConfig) -> TrainState:
+    """The shapes of a run's state, and how it lies on the devices."""
+    return build_run(config).abstract_state
+
+
 def state_of(config: RunConfig, workdir, step):
-    return CheckpointReader(workdir).restore(build_run(config).abstract_state, step).state
+    return CheckpointReader(workdir).restore(state_shapes(config), step).state
 
 
 def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, workdir, monkeypatch):
@@ -97,35 +106,49 @@ def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, wor
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-def evaluation_losses(config: RunConfig, params, **evaluation) -> float:
+SHORT = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01}  # on one device, with little text to evaluate on
+
+
+def evaluation_loss(config: RunConfig, params, **evaluation) -> float:
     """Nats over the held-out text by the task's protocol."""
     config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, **evaluation))
     evaluation = make_evaluation(config, make_task(config), make_mesh(config.mesh, jax.devices()[:1]))
     return evaluation.metrics(evaluation.step(), params)['causal_lm_loss']
 
 
+@pytest.fixture(scope='module')
+def decoder(folder) -> tuple:
+    """The graph and the parameters of a decoder."""
+    make = nnx.jit(lambda: Decoder(config_of(folder, **SHORT).model, rngs=nnx.Rngs(1)))
+    return nnx.split(make())
+
+
 @pytest.mark.parametrize('streams', [1, 2])
-def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, streams: int):
+def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, decoder, streams: int):
     """With memory for all of the text, segments in a row score what a single pass does; every token counts once."""
-    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01})
-    task = LanguageModellingTask(config)
-    ids = np.asarray(task.text.splits['held_out'], np.int32)
-    decoder = Decoder(config.model, rngs=nnx.Rngs(1))
-    params = nnx.to_pure_dict(nnx.state(decoder))
-    loss = evaluation_losses(config, params, memory_length=len(ids), batch_size=streams)
+    config = config_of(folder, **SHORT)
+    ids = np.asarray(LanguageModellingTask(config).text.splits['held_out'], np.int32)
+    graph, state = decoder
+    loss = evaluation_loss(config, nnx.to_pure_dict(state), memory_length=len(ids), batch_size=streams)
     part = -(-(len(ids) - 1) // streams)
-    total = 0.0
-    for start in range(0, len(ids) - 1, part):
-        text = jnp.asarray(ids[None, start : start + part + 1])
-        log_p = jax.nn.log_softmax(decoder(text[:, :-1], jnp.ones_like(text[:, :-1])))
-        total -= float(jnp.take_along_axis(log_p, text[:, 1:, None], axis=2).sum())
-    assert loss == pytest.approx(total / (len(ids) - 1), rel=1e-5)
+    rows, targets = np.zeros((streams, part), np.int32), np.full((streams, part), -1)
+    for row, start in enumerate(range(0, len(ids) - 1, part)):
+        text = ids[start : start + part + 1]
+        rows[row, : len(text) - 1], targets[row, : len(text) - 1] = text[:-1], text[1:]
+
+    @jax.jit
+    def log_p(rows):
+        return jax.nn.log_softmax(nnx.merge(graph, state)(rows, jnp.ones_like(rows)))
+
+    found = np.take_along_axis(np.asarray(log_p(rows)), targets[..., None], axis=2)[..., 0]
+    assert (targets >= 0).sum() == len(ids) - 1
+    assert loss == pytest.approx(-found[targets >= 0].sum(dtype=np.float64) / (len(ids) - 1), rel=1e-5)
 
 
-def test_a_model_that_knows_nothing_scores_8_bits_a_byte_with_memory(folder):
-    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01})
-    params = jax.tree.map(jnp.zeros_like, nnx.to_pure_dict(nnx.state(Decoder(config.model, rngs=nnx.Rngs(1)))))
-    assert evaluation_losses(config, params, batch_size=2) == pytest.approx(math.log(256), rel=1e-6)
+def test_a_model_that_knows_nothing_scores_8_bits_a_byte_with_memory(folder, decoder):
+    params = jax.tree.map(np.zeros_like, nnx.to_pure_dict(decoder[1]))
+    loss = evaluation_loss(config_of(folder, **SHORT), params, batch_size=2)
+    assert loss == pytest.approx(math.log(256), rel=1e-6)
 
 
 def test_one_device_and_one_micro_batch_make_the_same_step_and_memory(folder, workdir):
@@ -138,7 +161,8 @@ def test_one_device_and_one_micro_batch_make_the_same_step_and_memory(folder, wo
     assert_close(state.carry, state_of(config_of(folder), workdir, 3).carry, gradient=True)
 
 
-def test_the_result_names_its_protocol(workdir):
+def test_the_result_names_its_protocol(workdir, monkeypatch):
+    see_one_device(monkeypatch)
     usual = evaluate_workdir(workdir)
     assert {name: usual[name] for name in ('protocol', 'context', 'memory_length', 'streams')} == {
         'protocol': 'memory',
@@ -174,12 +198,14 @@ def test_what_does_not_fit_is_one_line(folder, fields, message):
     assert '\n' not in str(caught.value)
 
 
+@pytest.mark.slow  # tests/tasks/test_compressed_memory.py does the same with a memory that has slots beside it
 def test_a_run_goes_on_where_rows_and_memory_are_split_over_devices(folder, workdir):
-    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2})
-    run, state = build_run(config), state_of(config, workdir, 3)
+    fields = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2, 'train.micro_batches': 1}
+    run = build_run(config_of(folder, **fields), jax.devices()[:4])
+    state = CheckpointReader(workdir).restore(run.abstract_state, 3).state
     assert state.carry.states_BNMD.sharding.spec[2] == 'sequence'
     step, batches = jit_train_step(run), run.task.training_batches(3, 6, 0, 1)
     for _ in range(3):
         state, _ = step(state, run.on_devices(next(batches)))
-    unbroken = state_of(config, workdir, 6)
+    unbroken = state_of(config_of(folder), workdir, 6)
     assert_close((state.params, state.carry.states_BNMD), (unbroken.params, unbroken.carry.states_BNMD))

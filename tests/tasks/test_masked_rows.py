@@ -22,6 +22,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 pytestmark = pytest.mark.usefixtures('shared_programs')
 SMALL = {'model.width': 8, 'model.layers': 1, 'model.feed_forward_width': 8, 'data.length': 30, 'model.max_length': 30}
 SMALL |= {'train.steps': 3, 'train.batch_size': 8, 'optimizer.warmup_steps': 0, 'eval.batch_size': 8}
+SMALL |= {'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}
 # Optax's own raises Python floats to int32 counts, refused in tests
 SMALL |= {'optimizer.bias_correction': False}
 TRAIN, DEV = 'listops:rows=20:length=8-30', 'listops:rows=5:length=8-30'

@@ -7,14 +7,13 @@ in a process of their own, with programs of their own, are those of tests/script
 tests/processes/test_hosts.py.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
 
-from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
@@ -56,18 +55,31 @@ class Programs:
 
 
 OF_PRUNING = ('evaluated', 'weights_kept')
+# Fields by group, () = all, that no program reads: when a run does what, and where its files are; what is in these, the
+# fingerprint tells.
+HOST_ONLY = {
+    'checkpoint': (),
+    'data': ('source', 'cache', 'tokenizer'),
+    'examples': ('train', 'dev', 'test'),
+    'train': ('early_stop', 'log_every_steps', 'max_skipped_in_row'),
+    'eval': ('every_steps',),
+}
 
 
-def compiled_fields(config: RunConfig, kind: str) -> RunConfig:
-    """The config without what the program does not read: when a run is saved, logged, evaluated and given up.
+def compiled_fields(config: RunConfig, kind: str) -> dict[str, Any]:
+    """The config's fields without those of `HOST_ONLY`.
 
     The seed is read by the program of the first state alone, and the learning rate by that of the step.
     """
-    train = dataclasses.replace(config.train, log_every_steps=1, max_skipped_in_row=1)
-    train = train if kind == 'state' else dataclasses.replace(train, seed=0)
-    optimizer = config.optimizer if kind == 'step' else dataclasses.replace(config.optimizer, learning_rate=1.0)
-    groups = {'train': train, 'optimizer': optimizer, 'eval': dataclasses.replace(config.eval, every_steps=1)}
-    return dataclasses.replace(config, **groups, checkpoint=CheckpointConfig())
+    fields = to_dict(config)
+    for group, names in HOST_ONLY.items():
+        for name in names or list(fields[group]):
+            del fields[group][name]
+    if kind != 'state':
+        del fields['train']['seed']
+    if kind != 'step':
+        del fields['optimizer']['learning_rate']
+    return fields
 
 
 def jitted_state(run: Run) -> Any:
