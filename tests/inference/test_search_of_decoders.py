@@ -1,5 +1,6 @@
 """A search of real decoders: their caches follow hypotheses, as neighbours and padding change nothing."""
 
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -99,13 +100,18 @@ def test_a_decoder_s_caches_follow_its_hypotheses(kind: str):
     """A wide search of rows of unequal lengths equals that of every string, by logits without caches."""
     tokens, lengths = ROWS[kind]
     search = Search(beams=ALL, best=6, max_tokens=5, end=END)
-    wide = found_by(kind, tokens, lengths, search)
+    one = dataclasses.replace(search, beams=1, best=1)
+    wide, narrow = found_by(kind, tokens, lengths, search), found_by(kind, tokens, lengths, one)
     for row, (found, length) in enumerate(zip(wide, lengths, strict=True)):
         next_of = next_of_model(kind, tokens[row, :length], 5)
         expected = exhaustive(next_of, search)
         assert [text for text, _ in found] == [text for text, _ in expected[:6]]
         scores = [[np.float32(score) for _, score in some] for some in (found, expected[:6])]
         assert_close(*scores, gradient=True)
+        text: Text = ()
+        while not text or (text[-1] != END and len(text) < 5):
+            text = (*text, 1 + int(next_of(text)[1:].argmax()))
+        assert narrow[row][0][0] == text
 
 
 @pytest.mark.parametrize('kind', ['pair', 'gpt'])
@@ -123,7 +129,7 @@ def test_neighbours_and_what_stands_in_the_padding_change_nothing(kind: str):
 
 
 def test_too_few_positions_are_told_before_anything_runs():
-    decoder = nnx.merge(*model_of('pair')).decoder
-    assert cached_for(decoder, 1, Search(max_tokens=16)).specs[0].max_length == 16
+    model = nnx.merge(*model_of('pair'))
+    assert cached_for(model.decoder, 1, Search(max_tokens=16)).specs[0].max_length == 16
     with pytest.raises(InputError, match='2 tokens before and max_tokens 16 need 17 positions; the model has 16'):
-        cached_for(decoder, 2, Search(max_tokens=16))
+        cached_for(model.decoder, 2, Search(max_tokens=16))

@@ -366,7 +366,7 @@ TRAINER = """
 """
 
 
-@pytest.mark.parametrize('reads', [16, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('reads', [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_read_beside_a_trainer_that_keeps_one_step_fails(tmp_path, reads: int):
     """Each in turn what eval.py, predict.py and the report read; every step is removed soon after it is saved."""
     reader, seen = CheckpointReader(tmp_path), set()

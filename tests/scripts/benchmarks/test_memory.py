@@ -135,10 +135,11 @@ def test_segments_are_the_sizes_of_compression(monkeypatch, capsys):
 
 
 @pytest.mark.lenient_promotion
-def test_a_step_with_memory_is_measured():
+@pytest.mark.parametrize('side', benchmark.COMPRESSION.sides)
+def test_a_step_with_memory_is_measured(side: str):
     small = {'width': 16, 'heads': 2, 'layers': 1, 'feed_forward_width': 16, 'vocab_size': 32, 'memory_length': 8}
-    small |= {'compressed_length': 4}
-    shape = benchmark.COMPRESSION.shape('convolution, loss', 8, steps=1) | {'rows': 2}
+    small |= {'compressed_length': 4} if side != 'plain' else {}
+    shape = benchmark.COMPRESSION.shape(side, 8, steps=1) | {'rows': 2}
     found = benchmark.measure_shape(shape | {'model': shape['model'] | small})
     assert len(found['seconds']) == 1 and found['temporary_bytes'] > 0
 
