@@ -304,7 +304,7 @@ def test_rows_spread_over_devices_exchange_nothing():
     ],
 )
 def test_what_is_missing_is_named(change: dict, message: str):
-    q, v = vectors(7)
+    q, v = jax.device_put(vectors(7))
     change = {'mechanism': SMALL(), 'rng': RNG} | change
     for attend in (lsh.serve, lsh_definition.weights):
         with pytest.raises(NotImplementedError, match=message):
@@ -312,7 +312,7 @@ def test_what_is_missing_is_named(change: dict, message: str):
 
 
 def test_cross_attention_and_grouped_heads_are_refused():
-    q, v = vectors(7)
+    q, v = jax.device_put(vectors(7))
     with pytest.raises(NotImplementedError, match='no grouped heads: 2 query and 1 key heads'):
         lsh.serve(make_request(q, q[:, :, :1], v[:, :, :1], SMALL(), rng=RNG))
     with pytest.raises(NotImplementedError, match='no cross attention: 7 queries and 5 keys'):
