@@ -14,60 +14,68 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.cross_attention import CrossAttention, cross_options, cross_rng
+from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = LayerConfig(width=16, heads=4, init_std=0.3, attention_dropout_rate=0.5)
-X = jax.random.normal(jax.random.key(0), (2, 6, 16))
-SEGMENTS = jnp.ones((2, 6), jnp.int32)
-POSITIONS = jnp.tile(jnp.arange(6)[None], (2, 1))
+X = np.random.default_rng(0).normal(size=(2, 6, 16)).astype(np.float32)
+SEGMENTS = jnp.asarray(np.ones((2, 6), np.int32))
+POSITIONS = jnp.asarray(np.tile(np.arange(6, dtype=np.int32), (2, 1)))
+
+
+def made(config: LayerConfig = CONFIG) -> Attention:
+    return nnx.merge(*drawn(lambda: Attention(config, rngs=nnx.Rngs(1))))
+
+
+def numbers(layer: nnx.Linear, x: np.ndarray) -> np.ndarray:
+    return x @ np.asarray(layer.kernel[...], np.float64) + np.asarray(layer.bias[...], np.float64)
 
 
 def test_equals_a_loop_over_heads():
-    module = Attention(CONFIG, rngs=nnx.Rngs(1))
-    out = module(X, SEGMENTS, POSITIONS)
+    module = made()
+    out = quick(lambda x: module(x, SEGMENTS, POSITIONS))(X)
     x = np.asarray(X, np.float64)
-    q, k, v = (x @ np.asarray(layer.kernel[...], np.float64) for layer in (module.query, module.key, module.value))
+    q, k, v = (numbers(layer, x) for layer in (module.query, module.key, module.value))
     heads = []
     for head in range(4):
         part = slice(4 * head, 4 * head + 4)
         logits = q[..., part] @ k[..., part].swapaxes(1, 2) / 2.0
         weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         heads.append(weights @ v[..., part])
-    np.testing.assert_allclose(
-        out, np.concatenate(heads, -1) @ np.asarray(module.out.kernel[...], np.float64), atol=1e-4
-    )
+    np.testing.assert_allclose(out, numbers(module.out, np.concatenate(heads, -1)), atol=1e-4)
 
 
 @pytest.mark.parametrize('has_bias', [True, False])
 def test_biases_of_all_projections_can_be_left_out(has_bias: bool):
     config = dataclasses.replace(CONFIG, attention_bias=has_bias, global_tokens=1)
-    paths = [
-        jax.tree_util.keystr(path)
-        for path, _ in jax.tree.leaves_with_path(nnx.state(Attention(config, rngs=nnx.Rngs(1))))
-    ]
+    state = nnx.state(nnx.eval_shape(lambda: Attention(config, rngs=nnx.Rngs(1))))
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(state)]
     assert sum('bias' in path for path in paths) == 7 * has_bias and sum('kernel' in path for path in paths) == 7
 
 
 def test_rotary_attention_sees_distances_not_places():
-    module = Attention(LayerConfig(width=16, heads=4, rotary=True, init_std=0.3), rngs=nnx.Rngs(1))
-    assert_close(module(X, SEGMENTS, POSITIONS), module(X, SEGMENTS, POSITIONS + 11))
-    assert jnp.abs(module(X, SEGMENTS, POSITIONS) - module(X, SEGMENTS, POSITIONS * 2)).max() > 1e-3
+    module = made(LayerConfig(width=16, heads=4, rotary=True, init_std=0.3))
+    run = quick(lambda positions: module(jnp.asarray(X), SEGMENTS, positions))
+    out = np.asarray(run(POSITIONS))
+    assert_close(out, run(np.asarray(POSITIONS) + 11))
+    assert np.abs(out - run(np.asarray(POSITIONS) * 2)).max() > 1e-3
 
 
 def test_dropout_needs_a_key_and_follows_it():
-    module = Attention(CONFIG, rngs=nnx.Rngs(1))
-    dropped = [module(X, SEGMENTS, POSITIONS, rng=jax.random.key(seed)) for seed in (0, 0, 1)]
+    module = made()
+    run = quick(lambda rng: module(jnp.asarray(X), SEGMENTS, POSITIONS, rng=rng))
+    dropped = [np.asarray(run(jax.random.key(seed))) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(dropped[0], dropped[1])
-    assert jnp.abs(dropped[0] - dropped[2]).max() > 1e-2
-    assert jnp.abs(dropped[0] - module(X, SEGMENTS, POSITIONS)).max() > 1e-2
+    assert np.abs(dropped[0] - dropped[2]).max() > 1e-2
+    assert np.abs(dropped[0] - run(None)).max() > 1e-2
 
 
 def test_segments_do_not_read_one_another():
-    module = Attention(CONFIG, rngs=nnx.Rngs(1))
-    segments = jnp.asarray([[1, 1, 1, 2, 2, 0]] * 2)
-    changed = X.at[:, 3:].add(1.0)
-    np.testing.assert_array_equal(module(X, segments, POSITIONS)[:, :3], module(changed, segments, POSITIONS)[:, :3])
+    module, segments = made(), jnp.asarray([[1, 1, 1, 2, 2, 0]] * 2)
+    run = quick(lambda x: module(x, segments, POSITIONS)[:, :3])
+    changed = np.concatenate([X[:, :3], X[:, 3:] + 1.0], axis=1)
+    np.testing.assert_array_equal(run(X), run(changed))
 
 
 def softmax_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -80,50 +88,45 @@ def softmax_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarra
     return np.concatenate(heads, -1)
 
 
-def numbers(layer: nnx.Linear, x: np.ndarray) -> np.ndarray:
-    return x @ np.asarray(layer.kernel[...], np.float64)
-
-
 def test_shared_queries_and_keys_have_unit_keys():
-    module = Attention(LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True), rngs=nnx.Rngs(1))
+    module = made(LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True))
     assert module.key is None
     x = np.asarray(X[0], np.float64)
     q, v = numbers(module.query, x), numbers(module.value, x)
     unit = q.reshape(6, 4, 4) / np.linalg.norm(q.reshape(6, 4, 4), axis=-1, keepdims=True)
     expected = softmax_rows(q, 2.0 * unit.reshape(6, 16), v, np.ones((6, 6), bool))  # logits q . k, not divided by 2
-    out = module(X, SEGMENTS, POSITIONS)[0]
+    out = quick(lambda x: module(x, SEGMENTS, POSITIONS)[0])(X)
     np.testing.assert_allclose(out, numbers(module.out, expected), atol=1e-4)
 
 
 @pytest.mark.parametrize('rotary', [False, True])
 def test_lsh_takes_the_module_s_one_projection(rotary: bool):
     config = LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True, rotary=rotary, attention='lsh(2, 2)')
-    outs = []
-    for backend in ('auto', 'reference'):
-        module = Attention(dataclasses.replace(config, attention_backend=backend), rngs=nnx.Rngs(1))
-        outs.append(module(X, SEGMENTS, POSITIONS, mechanism_rng=jax.random.key(3)))
-    assert_close(*outs)
+    modules = [made(dataclasses.replace(config, attention_backend=backend)) for backend in ('auto', 'reference')]
+    options = {'mechanism_rng': jax.random.key(3)}
+    assert_close(*quick(lambda x: [module(x, SEGMENTS, POSITIONS, **options) for module in modules])(X))
 
 
 def test_a_sort_has_noise_where_dropout_has_a_key_and_none_without():
     """So in training alone, from the key of (seed, step), of the row and of the layer."""
     fields = {'init_std': 0.3, 'attention': 'sinkhorn(2, 3)', 'attention_dropout_rate': 0.0}
-    module = Attention(LayerConfig(width=16, heads=4, **fields), rngs=nnx.Rngs(1))
-    quiet, rngs = module(X, SEGMENTS, POSITIONS), jax.random.split(jax.random.key(3), 2)
-    noisy = module(X, SEGMENTS, POSITIONS, rng=rngs)
-    assert_close(module(X, SEGMENTS, POSITIONS, mechanism_rng=jax.random.key(3)), quiet)
-    assert jnp.abs(noisy - quiet).max() > 1e-3
-    alone = module(X[1:], SEGMENTS[1:], POSITIONS[1:], rng=rngs[1:])
-    assert_close(alone, noisy[1:])
-    other = module(X, SEGMENTS, POSITIONS, rng=rngs[::-1])
-    assert jnp.abs(noisy - other).max() > 1e-3
+    module, rngs = made(LayerConfig(width=16, heads=4, **fields)), jax.random.split(jax.random.key(3), 2)
+
+    @quick
+    def run(x: jax.Array, **keys: jax.Array) -> jax.Array:
+        return module(x, SEGMENTS[: len(x)], POSITIONS[: len(x)], **keys)
+
+    quiet, noisy, other = (np.asarray(run(X, **keys)) for keys in ({}, {'rng': rngs}, {'rng': rngs[::-1]}))
+    assert_close(run(X, mechanism_rng=jax.random.key(3)), quiet)
+    assert np.abs(noisy - quiet).max() > 1e-3
+    assert_close(run(X[1:], rng=rngs[1:]), noisy[1:])
+    assert np.abs(noisy - other).max() > 1e-3
 
 
 def test_global_tokens_read_and_are_read_with_projections_of_their_own():
     config = LayerConfig(width=16, heads=4, init_std=0.3, attention='window(1)', global_tokens=2)
-    module = Attention(config, rngs=nnx.Rngs(1))
-    is_global = jnp.zeros((2, 6), bool).at[:, 3].set(True)
-    out = module(X, SEGMENTS, POSITIONS, is_global_BL=is_global)
+    module, is_global = made(config), np.tile(np.arange(6) == 3, (2, 1))
+    out = quick(lambda x, is_global: module(x, SEGMENTS, POSITIONS, is_global_BL=is_global))(X, is_global)
     own = module.global_projections
     places = np.arange(6)
     near = (abs(places[:, None] - places) <= 1) | (places == 3)
@@ -136,17 +139,22 @@ def test_global_tokens_read_and_are_read_with_projections_of_their_own():
 
 
 def test_a_bias_is_added_to_the_logits():
-    module = Attention(LayerConfig(width=16, heads=4, init_std=0.3), rngs=nnx.Rngs(1))
-    slopes = 2.0 ** -jnp.arange(1.0, 5.0)
+    module = made(LayerConfig(width=16, heads=4, init_std=0.3))
+    slopes = np.float32([0.5, 0.25, 0.125, 0.0625])
 
     def alibi(query: jax.Array, key: jax.Array) -> jax.Array:
         return -slopes[None, :, None, None] * abs(query - key).astype(jnp.float32)
 
-    places = jnp.arange(6)
-    array = alibi(places[None, None, :, None], places[None, None, None, :])
-    plain, biased = (module.run(X, Context(SEGMENTS, POSITIONS, bias=bias))[0] for bias in (None, alibi))
-    assert_close(biased, module.run(X, Context(SEGMENTS, POSITIONS, bias=array))[0])
-    assert jnp.abs(biased - plain).max() > 1e-3
+    places = np.arange(6)
+    array = (-slopes[:, None, None] * abs(places[:, None] - places)).astype(np.float32)[None]
+
+    @quick
+    def all_ways(x: jax.Array) -> list:
+        return [module.run(x, Context(SEGMENTS, POSITIONS, bias=bias))[0] for bias in (None, alibi, jnp.asarray(array))]
+
+    plain, biased, by_array = jax.device_get(all_ways(X))
+    assert_close(biased, by_array)
+    assert np.abs(biased - plain).max() > 1e-3
     x = np.asarray(X[0], np.float64)
     q, k, v = (numbers(layer, x) for layer in (module.query, module.key, module.value))
     heads = []
@@ -158,15 +166,15 @@ def test_a_bias_is_added_to_the_logits():
 
 def test_a_bias_and_global_tokens_are_refused_together():
     config = LayerConfig(width=16, heads=4, attention='window(1)', global_tokens=2)
-    module = Attention(config, rngs=nnx.Rngs(1))
+    module = made(config)
     with pytest.raises(ValueError, match='is_global and bias do not go together'):
-        module.run(X, Context(SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6))))
+        module.run(jnp.asarray(X), Context(SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6))))
 
 
 # ---- cross-attention ----
 
 OTHER = OtherSequence(
-    jax.random.normal(jax.random.key(4), (2, 5, 16)),
+    jnp.asarray(np.random.default_rng(4).normal(size=(2, 5, 16)), jnp.float32),
     jnp.asarray([[1, 1, 2, 2, 0], [1] * 5]),
     jnp.asarray([[0, 1, 0, 1, 0], [*range(5)]]),
 )
@@ -188,7 +196,7 @@ def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
     def output(states: jax.Array, params: dict, backend: str) -> tuple[jax.Array, jax.Array]:
         changed = dataclasses.replace(config, attention_backend=backend)
         graph, _ = nnx.split(nnx.eval_shape(lambda: CrossAttention(changed, rngs=nnx.Rngs(0))))
-        out, _ = nnx.merge(graph, params).run(X, READER._replace(other=OTHER._replace(states_BMD=states)))
+        out, _ = nnx.merge(graph, params).run(jnp.asarray(X), READER._replace(other=OTHER._replace(states_BMD=states)))
         return jnp.sin(out).sum(), out
 
     params = drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0)))[1]
@@ -206,33 +214,52 @@ def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
 def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     config = LayerConfig(width=16, heads=2, cross_attention='window(1)', attention_dropout_rate=0.0)
     module = nnx.merge(*drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0))))
-    out, (query, key, *_) = module.run(X, READER)
     options = cross_options(config.cross_mechanism, READER, CallOptions())
-    weights = weights_with(query, key, config.cross_mechanism, options)
-    value = module.keys(OTHER).value
-    assert_close(out, module.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value)))
-    is_far = jnp.abs(READER.positions_BL[:, :, None] - OTHER.positions_BM[:, None]) > 1
-    assert not weights[jnp.broadcast_to(is_far[:, None], weights.shape)].any()
+
+    @quick
+    def both_ways(x: jax.Array) -> tuple:
+        out, (query, key, *_) = module.run(x, READER)
+        weights = weights_with(query, key, config.cross_mechanism, options)
+        mixed = jnp.einsum('BHLM,BMHK->BLHK', weights, module.keys(OTHER).value)
+        return weights, out, module.join_heads(mixed)
+
+    weights, out, expected = jax.device_get(both_ways(X))
+    assert_close(out, expected)
+    is_far = np.abs(np.asarray(READER.positions_BL)[:, :, None] - np.asarray(OTHER.positions_BM)[:, None]) > 1
+    assert not weights[np.broadcast_to(is_far[:, None], weights.shape)].any()
 
 
 def test_dropout_of_cross_attention_has_a_key_apart_from_what_its_mechanism_draws():
     module = nnx.merge(*drawn(lambda: CrossAttention(CONFIG, rngs=nnx.Rngs(0))))
-    context = READER._replace(rng=jax.random.key(1))
-    dropped = module.run(X, context)[0]
-    others = {'mechanism_rng': jax.random.key(2)}, {'mechanism_rng': None}
-    assert all((module.run(X, context._replace(**other))[0] == dropped).all() for other in others)
-    assert jnp.abs(module.run(X, context._replace(rng=jax.random.key(3)))[0] - dropped).max() > 1e-2
-    assert (jax.random.key_data(cross_rng(READER.mechanism_rng)) != jax.random.key_data(READER.mechanism_rng)).any()
+    run = quick(lambda **keys: module.run(jnp.asarray(X), READER._replace(**keys))[0])
+    one, two, three, its_own = (jax.random.key(seed) for seed in (1, 2, 3, 9))
+    dropped = np.asarray(run(rng=one, mechanism_rng=its_own))
+    np.testing.assert_array_equal(run(rng=one, mechanism_rng=two), dropped)
+    np.testing.assert_array_equal(run(rng=one, mechanism_rng=None), dropped)
+    assert np.abs(run(rng=three, mechanism_rng=its_own) - dropped).max() > 1e-2
+    data = [np.asarray(jax.random.key_data(rng)) for rng in (cross_rng(READER.mechanism_rng), READER.mechanism_rng)]
+    assert (data[0] != data[1]).any()
     assert cross_rng(None) is None
 
 
 def test_a_call_is_the_output_of_run_for_every_field_of_the_context():
-    module = Attention(LayerConfig(width=16, heads=4, init_std=0.3), rngs=nnx.Rngs(1))
-    memory = LayerMemory(jax.random.normal(jax.random.key(5), (2, 3, 16)), jnp.ones((2, 3), jnp.int32))
-    options = {'bias': jax.random.normal(jax.random.key(6), (6, 9)), 'memory': memory, 'state_rng': None}
-    expected = module.run(X, Context(SEGMENTS, POSITIONS, **options))[0]
-    np.testing.assert_array_equal(module(X, SEGMENTS, POSITIONS, **options), expected)
-    assert jnp.abs(module(X, SEGMENTS, POSITIONS) - expected).max() > 1e-2
+    module, rng = made(LayerConfig(width=16, heads=4, init_std=0.3)), np.random.default_rng(5)
+    memory, bias = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 3, 16), (6, 9)))
+    options = {'bias': bias, 'memory': LayerMemory(memory, jnp.ones((2, 3), jnp.int32)), 'state_rng': None}
+
+    @quick
+    def all_ways(x: jax.Array) -> tuple:
+        by_run = module.run(x, Context(SEGMENTS, POSITIONS, **options))[0]
+        return module(x, SEGMENTS, POSITIONS, **options), by_run, module(x, SEGMENTS, POSITIONS)
+
+    found, expected, plain = jax.device_get(all_ways(X))
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(plain - expected).max() > 1e-2
     cross = nnx.merge(*drawn(lambda: CrossAttention(CONFIG, rngs=nnx.Rngs(0))))
-    found = cross(X, READER.segments_BL, READER.positions_BL, mechanism_rng=READER.mechanism_rng, other=OTHER)
-    np.testing.assert_array_equal(found, cross.run(X, READER)[0])
+
+    @quick
+    def both_ways(x: jax.Array) -> tuple:
+        keywords = {'mechanism_rng': READER.mechanism_rng, 'other': OTHER}
+        return cross(x, READER.segments_BL, READER.positions_BL, **keywords), cross.run(x, READER)[0]
+
+    np.testing.assert_array_equal(*both_ways(X))

@@ -13,6 +13,8 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import linear
+from tests.attention.cells import quick
+from tests.models.drawn import drawn
 
 SHAPES = (3, 5, 24), (24, 40)
 
@@ -33,7 +35,7 @@ def results(layer: nnx.Linear, x: jax.Array, kernel: jax.Array, bias: jax.Array)
         out = nnx.merge(graph, state)(x)
         return jnp.square(out.astype(jnp.float32)).sum(), out
 
-    gradients, out = jax.grad(apply, argnums=(0, 1, 2), has_aux=True)(x, kernel, bias)
+    gradients, out = quick(jax.grad(apply, argnums=(0, 1, 2), has_aux=True))(x, kernel, bias)
     assert [leaf.dtype for leaf in gradients] == [x.dtype, jnp.float32, jnp.float32]
     return [np.asarray(leaf, np.float64) for leaf in (out, *gradients)]
 
@@ -46,9 +48,10 @@ def exact(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> list[np.ndarray]:
 
 
 def layers(dtype: str) -> tuple[nnx.Linear, nnx.Linear]:
-    ours = linear(LayerConfig(dtype=dtype), *SHAPES[1], nnx.Rngs(0))
+    ours = nnx.eval_shape(lambda: linear(LayerConfig(dtype=dtype), *SHAPES[1], nnx.Rngs(0)))
     assert isinstance(ours, Dense)
-    return ours, nnx.Linear(*SHAPES[1], dtype=jnp.dtype(dtype), param_dtype=jnp.float32, rngs=nnx.Rngs(0))
+    options = {'dtype': jnp.dtype(dtype), 'param_dtype': jnp.float32}
+    return ours, nnx.eval_shape(lambda: nnx.Linear(*SHAPES[1], **options, rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.lenient_promotion  # Flax's own layer mixes dtypes
@@ -68,12 +71,17 @@ def test_float32_is_flax_to_the_bit():
 def test_without_bias_and_in_float32():
     config = LayerConfig(dtype='bfloat16')
     x, kernel, bias = operands('bfloat16')
-    rounded, plain = (linear(config, *SHAPES[1], nnx.Rngs(0), in_float32=own) for own in (False, True))
-    assert rounded(x).dtype == jnp.bfloat16 and plain(x).dtype == jnp.float32
-    np.testing.assert_array_equal(plain(x).astype(jnp.bfloat16), rounded(x))
-    bare = linear(config, *SHAPES[1], nnx.Rngs(0), use_bias=False)
+
+    def made(**options: bool) -> nnx.Linear:
+        return nnx.merge(*drawn(lambda: linear(config, *SHAPES[1], nnx.Rngs(0), **options)))
+
+    bare = made(use_bias=False)
     bare.kernel[...] = kernel
-    np.testing.assert_allclose(np.asarray(bare(x), np.float64), exact(x, kernel, 0 * bias)[0], rtol=1e-2, atol=6e-2)
+    layers = made(in_float32=False), made(in_float32=True), bare
+    rounded, plain, out = (np.asarray(one) for one in quick(lambda x: [layer(x) for layer in layers])(x))
+    assert rounded.dtype == jnp.bfloat16 and plain.dtype == np.float32
+    np.testing.assert_array_equal(plain.astype(jnp.bfloat16), rounded)
+    np.testing.assert_allclose(out.astype(np.float64), exact(x, kernel, np.zeros(bias.shape))[0], rtol=1e-2, atol=6e-2)
 
 
 @pytest.mark.lenient_promotion  # Flax's LayerNorm
@@ -99,8 +107,8 @@ def test_all_products_of_a_model_in_bfloat16_are_of_bfloat16_operands():
 @pytest.mark.parametrize('in_float32', [False, True])
 @compiled_for('tpu')
 def test_elsewhere_gradients_are_of_bfloat16_operands_too(in_float32: bool):
-    layer = linear(LayerConfig(dtype='bfloat16'), 4, 6, nnx.Rngs(0), use_bias=False, in_float32=in_float32)
-    graph, state = nnx.split(layer)
+    config, options = LayerConfig(dtype='bfloat16'), {'use_bias': False, 'in_float32': in_float32}
+    graph, state = drawn(lambda: linear(config, 4, 6, nnx.Rngs(0), **options))
     loss = jax.grad(lambda state, x: jnp.square(nnx.merge(graph, state)(x).astype(jnp.float32)).sum(), (0, 1))
     text = jax.jit(loss).lower(state, jnp.ones((3, 4), jnp.bfloat16)).as_text()
     products = [line.split(' : (')[1].split(') -> ') for line in text.splitlines() if 'stablehlo.dot_general' in line]

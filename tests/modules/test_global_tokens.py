@@ -1,5 +1,8 @@
 """Run-time global tokens against one dense softmax over the same pairs."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,25 +16,24 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 LENGTH = 70
 
 
-def arrays() -> list[jax.Array]:
-    return [jax.random.normal(key, (2, LENGTH, 2, 8)) for key in jax.random.split(jax.random.key(0), 6)]
+ARRAYS = list(np.random.default_rng(0).normal(size=(6, 2, LENGTH, 2, 8)).astype(np.float32))
 
 
-def marks(*rows: list[int]) -> jax.Array:
+def marks(*rows: list[int]) -> np.ndarray:
     is_global = np.zeros((2, LENGTH), bool)
     for row, numbers in enumerate(rows):
         is_global[row, numbers] = True
-    return jnp.asarray(is_global)
+    return is_global
 
 
-SEGMENTS = jnp.asarray(
-    np.stack([np.ones(LENGTH), 1 + (np.arange(LENGTH) >= 30) - 2 * (np.arange(LENGTH) >= 65)]), jnp.int32
-)
+PLACES = np.arange(LENGTH)
+SEGMENTS = np.stack([np.ones(LENGTH), 1 + (PLACES >= 30) - 2 * (PLACES >= 65)]).astype(np.int32)
 IS_GLOBAL = marks([0, 33, 34], [2, 40, 69])  # the last one is padding, so it is not global
 
 
@@ -55,32 +57,41 @@ def sparse(q, k, v, own_q, own_k, own_v, is_global: jax.Array, segments: jax.Arr
     return attend_with_global(q, k, v, tokens, Softmax(Window(3)), segments, CallOptions(backend='blocked'))
 
 
-def test_equals_the_dense_definition_forward_and_backward():
-    def run(function):
-        loss = jax.value_and_grad(lambda *x: jnp.sin(function(*x, IS_GLOBAL, SEGMENTS)).sum(), argnums=tuple(range(6)))
-        return jax.jit(loss)(*arrays())
+def with_gradients(function: Callable) -> Callable:
+    """A program of arrays and marks that gives gradients of a sum of the outputs, and these."""
 
-    (value, gradients), (expected, expected_gradients) = run(sparse), run(dense)
+    def total(arrays: list[jax.Array], is_global: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = function(*arrays, is_global, jnp.asarray(SEGMENTS))
+        return jnp.sin(out).sum(), out
+
+    return quick(jax.grad(total, has_aux=True))
+
+
+by_pattern, by_definition = with_gradients(sparse), with_gradients(dense)
+
+
+def test_equals_the_dense_definition_forward_and_backward():
+    (gradients, out), (expected_gradients, expected) = (run(ARRAYS, IS_GLOBAL) for run in (by_pattern, by_definition))
     with using_mesh(make_mesh(MeshConfig(sequence=2), jax.devices()[:2])):
-        split = run(sparse)
-    assert_close(split, (value, gradients))
-    assert_close(value, expected)
+        split = with_gradients(sparse)(ARRAYS, IS_GLOBAL)
+    assert_close(split, (gradients, out))
+    assert_close(out, expected)
     assert_close(gradients, expected_gradients, gradient=True)
 
 
 def test_without_global_tokens_it_is_the_pattern_alone():
-    out, expected = (jax.jit(function)(*arrays(), marks(), SEGMENTS) for function in (sparse, dense))
+    out, expected = (np.asarray(run(ARRAYS, marks())[1]) for run in (by_pattern, by_definition))
     assert_close(out, expected)
     assert not out[1, 65:].any()
 
 
 def test_more_global_tokens_than_allowed_are_loud():
-    out = jax.jit(sparse, static_argnames='at_most')(*arrays(), IS_GLOBAL, SEGMENTS, at_most=2)
-    assert jnp.isnan(out[0]).all() and jnp.isfinite(out[1]).all()
+    out = quick(functools.partial(sparse, at_most=2))(*ARRAYS, IS_GLOBAL, SEGMENTS)
+    assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
 
 
 def test_other_mechanisms_are_refused():
-    q = arrays()[0]
-    tokens = GlobalTokens(IS_GLOBAL, q, q, q, at_most=4)
+    q = jnp.asarray(ARRAYS[0])
+    tokens = GlobalTokens(jnp.asarray(IS_GLOBAL), q, q, q, at_most=4)
     with pytest.raises(NotImplementedError, match='global tokens need softmax attention over a pattern'):
-        attend_with_global(q, q, q, tokens, LSH(), SEGMENTS, CallOptions())
+        attend_with_global(q, q, q, tokens, LSH(), jnp.asarray(SEGMENTS), CallOptions())

@@ -1,7 +1,6 @@
 """Symmetric 8-bit codes: half a step is lost at most, and products are those of integers."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,12 +13,18 @@ from tests.tolerances import assert_close
 def test_a_round_trip_loses_half_a_step_at_most(axis: int):
     x = np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)
     x[3], x[:, 5] = 0.0, 0.0
-    scale = scale_of(x, axis)
-    codes = codes_of(x, scale)
-    assert codes.dtype == jnp.int8 and int(jnp.abs(jnp.int32(codes)).max()) == 128 and scale.shape[axis] == 1
-    lost = np.abs(np.asarray(numbers_of(codes, scale)) - x) / np.asarray(scale)
+
+    @jax.jit
+    def coded(x: jax.Array) -> tuple:
+        scale = scale_of(x, axis)
+        codes = codes_of(x, scale)
+        return scale, codes, numbers_of(codes, scale)
+
+    scale, codes, numbers = jax.device_get(coded(x))
+    assert codes.dtype == np.int8 and np.abs(codes.astype(int)).max() == 128 and scale.shape[axis] == 1
+    lost = np.abs(numbers - x) / scale
     assert lost.max() <= 0.5 + 1e-4
-    np.testing.assert_array_equal(numbers_of(codes, scale)[3], np.zeros(40))
+    np.testing.assert_array_equal(numbers[3], np.zeros(40))
 
 
 @pytest.mark.parametrize('inputs', [768, 1536])
@@ -29,19 +34,24 @@ def test_products_are_those_of_integers(inputs: int, as_bfloat16: bool):
     rng = np.random.default_rng(1)
     x, kernel = rng.normal(size=(3, 5, inputs)).astype(np.float32), rng.normal(size=(inputs, 8)).astype(np.float32)
     x[0], kernel[:, 0] = -1.0, -1.0
-    scale = scale_of(kernel, 0)
-    codes = codes_of(kernel, scale)
-    token = scale_of(x, -1)
-    sums = np.asarray(codes_of(x, token), np.int64) @ np.asarray(codes, np.int64)
+    scales = jax.jit(lambda x, axis: (scale_of(x, axis), codes_of(x, scale_of(x, axis))), static_argnums=1)
+    (scale, codes), (token, own) = jax.device_get((scales(kernel, 0), scales(x, -1)))
+    sums = own.astype(np.int64) @ codes.astype(np.int64)
     assert sums.max() in (inputs * 127 * 127, inputs * 128 * 128)
     with using_forms(codes_as_bfloat16=as_bfloat16):
         found = jax.jit(int8_product)(x, codes, scale)
-        np.testing.assert_array_equal(jax.jit(integer_sums)(codes_of(x, token), codes), sums.astype(np.float32))
+        np.testing.assert_array_equal(jax.jit(integer_sums)(own, codes), sums.astype(np.float32))
     assert_close(found, (sums * np.asarray(token, np.float64) * np.asarray(scale, np.float64)[0]).astype(np.float32))
 
 
 def test_a_gradient_passes_as_if_nothing_were_rounded():
-    x = jax.random.normal(jax.random.key(0), (4, 6))
-    factor = jax.random.normal(jax.random.key(1), (4, 6))
-    np.testing.assert_array_equal(jax.grad(lambda x: (rounded(x, -1) * factor).sum())(x), factor)
-    assert_close(rounded(x, -1), numbers_of(codes_of(x, scale_of(x, -1)), scale_of(x, -1)))
+    x, factor = np.random.default_rng(0).normal(size=(2, 4, 6)).astype(np.float32)
+
+    @jax.jit
+    def run(x: jax.Array) -> tuple:
+        gradient, out = jax.grad(lambda x: ((rounded(x, -1) * factor).sum(), rounded(x, -1)), has_aux=True)(x)
+        return gradient, out, numbers_of(codes_of(x, scale_of(x, -1)), scale_of(x, -1))
+
+    gradient, out, expected = jax.device_get(run(x))
+    np.testing.assert_array_equal(gradient, factor)
+    assert_close(out, expected)

@@ -15,6 +15,8 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context, OtherSequence
 from efficient_attention.modules.cross_attention import CrossAttention
+from tests.attention.cells import quick
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(
@@ -29,6 +31,10 @@ def made(text: str, **fields: object) -> Encoder:
     return Encoder(dataclasses.replace(CONFIG, attention=text, **fields), rngs=nnx.Rngs(0))
 
 
+def shaped(text: str, **fields: object) -> Encoder:
+    return nnx.eval_shape(lambda: made(text, **fields))
+
+
 def learned_paths(module: nnx.Module) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(nnx.state(module)))
     paths = {jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape for path, leaf in leaves}
@@ -36,26 +42,30 @@ def learned_paths(module: nnx.Module) -> dict[str, tuple[int, ...]]:
 
 
 def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
-    assert learned_paths(made('linformer(3, 12, tied=False)')) == {
+    assert learned_paths(shaped('linformer(3, 12, tied=False)')) == {
         'stack/layers/attention/learned/keys': (2, 1, 3, 12),
         'stack/layers/attention/learned/values': (2, 1, 3, 12),
     }
-    assert learned_paths(made('linformer(3, 12, by_layer=False)')) == {'stack/learned/keys': (1, 3, 12)}
-    assert learned_paths(made('induced(5)', sharing='all')) == {'stack/layers/attention/learned/points': (2, 5, 8)}
-    assert learned_paths(made('nystrom(4, 6, 3)')) == {'stack/layers/attention/learned/convolution': (2, 2, 3)}
-    assert learned_paths(made('sinkhorn(4, 3)')) == {'stack/layers/attention/learned/sort': (2, 2, 8, 3)}
-    routed = made('routing(4, 3, local_heads=1)')
+    assert learned_paths(shaped('linformer(3, 12, by_layer=False)')) == {'stack/learned/keys': (1, 3, 12)}
+    assert learned_paths(shaped('induced(5)', sharing='all')) == {'stack/layers/attention/learned/points': (2, 5, 8)}
+    assert learned_paths(shaped('nystrom(4, 6, 3)')) == {'stack/layers/attention/learned/convolution': (2, 2, 3)}
+    assert learned_paths(shaped('sinkhorn(4, 3)')) == {'stack/layers/attention/learned/sort': (2, 2, 8, 3)}
+    routed = shaped('routing(4, 3, local_heads=1)')
     path = 'stack/layers/attention/learned/running_means/centroids'
     assert learned_paths(routed) == {path: (2, 1, 4, 9)}
-    points = routed.stack.layers.attention.learned()['centroids']
-    np.testing.assert_allclose(jnp.linalg.norm(points[..., :-1], axis=-1), 1.0, rtol=1e-6)
-    assert not points[..., -1].any() and jnp.abs(points[0] - points[1]).max() > 0.1
-    table = made("synthesizer('random', 12)")
+    table = shaped("synthesizer('random', 12)")
     assert learned_paths(table) == {'stack/layers/attention/learned/table': (2, 2, 12, 12)}
     assert table.stack.layers.attention.query is table.stack.layers.attention.key is None
-    dense = made("synthesizer('dense', 12)").stack.layers.attention
+    dense = shaped("synthesizer('dense', 12)").stack.layers.attention
     assert dense.query is not None and dense.key is None
-    assert not learned_paths(made('full')) and not learned_paths(made('nystrom(4)'))
+    assert not learned_paths(shaped('full')) and not learned_paths(shaped('nystrom(4)'))
+
+
+def test_centroids_begin_as_unit_vectors_of_each_layer():
+    centroids = jax.jit(lambda: made('routing(4, 3, local_heads=1)').stack.layers.attention.learned()['centroids'])
+    points = np.asarray(centroids())
+    np.testing.assert_allclose(np.linalg.norm(points[..., :-1], axis=-1), 1.0, rtol=1e-6)
+    assert not points[..., -1].any() and np.abs(points[0] - points[1]).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -65,57 +75,62 @@ def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
         ('linformer(3, 12, by_layer=False)', {'remat': 'full'}),
         ('induced(5)', {'stack': 'reversible', 'norm': 'pre'}),
         ("synthesizer('random', 12)", {}),
-        ('sinkhorn(3, 4)', {}),
-        ('sinkhorn(3, 4)', {'stack': 'reversible', 'norm': 'pre'}),
         ('sinkhorn(3, 4, cut=2)', {'remat': 'full'}),
-        ('sinkhorn(3, 4, causal=True)', {}),
         ('linformer(3, 12, by_layer=False)', {'stack': 'reversible', 'norm': 'pre'}),
     ],
     ids=str,
 )
 def test_every_stack_gives_the_arrays_their_gradient(text: str, fields: dict):
     """By finite differences, where layers are computed again or inverted, and where all share an array."""
-    graph, state = nnx.split(made(text, **fields))
-    params = nnx.to_pure_dict(state)
+    graph, params = drawn(lambda: made(text, **fields), std=0.5)
 
-    @jax.jit
+    @quick
+    @jax.value_and_grad
     def loss(params: dict) -> jax.Array:
         out = nnx.merge(graph, params)(TOKENS, SEGMENTS)
         return (out * jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)).sum()
 
     (learned,) = (path for path in jax.tree_util.tree_leaves_with_path(params) if 'learned' in str(path[0]))
-    gradient = jax.jit(jax.grad(loss))(params)
-    direction = jax.random.normal(jax.random.key(1), learned[1].shape)
+    gradient = loss(params)[1]
+    direction = np.random.default_rng(1).normal(size=learned[1].shape).astype(np.float32)
 
-    def moved(step: float) -> jax.Array:
-        def change(path: tuple, leaf: jax.Array) -> jax.Array:
-            return leaf + step * direction if path == learned[0] else leaf
+    def moved(step: float) -> float:
+        def change(path: tuple, leaf: jax.Array) -> jax.Array | np.ndarray:
+            return np.asarray(leaf) + np.float32(step) * direction if path == learned[0] else leaf
 
-        return loss(jax.tree_util.tree_map_with_path(change, params))
+        return float(loss(jax.tree_util.tree_map_with_path(change, params))[0])
 
     (found,) = (leaf for path, leaf in jax.tree_util.tree_leaves_with_path(gradient) if path == learned[0])
-    expected = (moved(1e-2) - moved(-1e-2)) / 2e-2
-    assert abs(float(expected)) > 1e-2
-    np.testing.assert_allclose((found * direction).sum(), expected, rtol=2e-2)
+    expected = (moved(4e-3) - moved(-4e-3)) / 8e-3
+    assert abs(expected) > 1e-2
+    np.testing.assert_allclose((np.asarray(found) * direction).sum(), expected, rtol=2e-2)
 
 
 def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
     config = dataclasses.replace(CONFIG, cross_attention='linformer(3, 12)')
-    x = jax.random.normal(jax.random.key(0), (2, 10, 16))
-    module = Attention(config, rngs=nnx.Rngs(0))
-    positions = jnp.broadcast_to(jnp.arange(10), (2, 10))
-    out, operands = module.run(x, Context(SEGMENTS, positions))
-    mechanism = config.mechanisms[0]
-    given = attend(
-        operands.query_BLHK, operands.key_BMHK, operands.value_BMHK, mechanism, learned=module.learned(),
-        query_segments=SEGMENTS, key_segments=SEGMENTS,
-    )  # fmt: skip
-    assert_close(out, module.join_heads(given))
-    cross = CrossAttention(config, rngs=nnx.Rngs(1))
+    rng, mechanism = np.random.default_rng(0), config.mechanisms[0]
+    x, states = (rng.normal(size=(2, length, 16)).astype(np.float32) for length in (10, 7))
+    module = nnx.merge(*drawn(lambda: Attention(config, rngs=nnx.Rngs(0))))
+    cross = nnx.merge(*drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(1))))
     assert set(cross.learned()) == {'keys'}
-    other = OtherSequence(jax.random.normal(jax.random.key(2), (2, 7, 16)), jnp.ones((2, 7), jnp.int32))
-    at_once, _ = cross.run(x, Context(SEGMENTS, positions, other=other))
-    fixed, _ = cross.go_on(x, Context(SEGMENTS, positions), cross.fixed_keys(other))
+    context = Context(SEGMENTS, jnp.asarray(np.tile(np.arange(10, dtype=np.int32), (2, 1))))
+
+    @quick
+    def own_ways(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out, operands = module.run(x, context)
+        arrays = operands.query_BLHK, operands.key_BMHK, operands.value_BMHK
+        rows = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
+        return out, module.join_heads(attend(*arrays, mechanism, learned=module.learned(), **rows))
+
+    assert_close(*own_ways(x))
+
+    @quick
+    def cross_ways(x: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
+        other = OtherSequence(states, jnp.ones((2, 7), jnp.int32))
+        at_once, _ = cross.run(x, context._replace(other=other))
+        return at_once, cross.go_on(x, context, cross.fixed_keys(other))[0]
+
+    at_once, fixed = jax.device_get(cross_ways(x, states))
     assert_close(at_once, fixed)
     assert at_once.any()
 

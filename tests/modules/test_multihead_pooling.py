@@ -10,19 +10,18 @@ from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.pooling import MultiheadPooling
+from tests.attention.cells import quick
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = LayerConfig(width=6, heads=2, feed_forward_width=5, init_std=0.7, activation='relu')
-X = jax.random.normal(jax.random.key(0), (4, 5, 6))
-SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 2, 0], [0] * 5])
+X = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+SEGMENTS = np.asarray([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 2, 0], [0] * 5])
 
 
 def make(config: LayerConfig = CONFIG) -> MultiheadPooling:
-    pooling = MultiheadPooling(config, rngs=nnx.Rngs(3))
-    state = nnx.state(pooling, nnx.Param)
-    drawn = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), state)
-    nnx.update(pooling, drawn)  # biases and norms that are not 0 and 1
-    return pooling
+    """With biases and norms that are not 0 and 1."""
+    return nnx.merge(*drawn(lambda: MultiheadPooling(config, rngs=nnx.Rngs(3)), std=0.7))
 
 
 def exact(array: object) -> np.ndarray:
@@ -66,32 +65,34 @@ def by_definition(pooling: MultiheadPooling) -> tuple[np.ndarray, np.ndarray]:
 def test_formula():
     pooling = make()
     weights, vectors = by_definition(pooling)
-    assert_close(pooling.weights(X, SEGMENTS), weights)
-    assert_close(pooling(X, SEGMENTS), vectors)
+    found = quick(lambda x, segments: (pooling.weights(x, segments), pooling(x, segments)))(X, SEGMENTS)
+    assert_close(found, (weights, vectors))
 
 
 def test_gradients_reach_all_parameters_and_no_padding():
-    graph, state = nnx.split(make())
-    turn = jnp.cos(jnp.arange(24.0)).reshape(4, 6)
+    graph, state = drawn(lambda: MultiheadPooling(CONFIG, rngs=nnx.Rngs(3)))
+    turn = np.cos(np.arange(24, dtype=np.float32)).reshape(4, 6)
     loss = lambda state, x: (nnx.merge(graph, state)(x, SEGMENTS) * turn).sum()  # noqa: E731
-    to_params, to_x = jax.grad(loss, argnums=(0, 1))(state, X)
-    is_padding = np.asarray(SEGMENTS) == 0
-    assert not np.asarray(to_x)[is_padding].any() and (np.asarray(to_x)[~is_padding] != 0).any(axis=-1).all()
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(to_params))
+    to_params, to_x = jax.device_get(quick(jax.grad(loss, argnums=(0, 1)))(state, X))
+    is_padding = SEGMENTS == 0
+    assert not to_x[is_padding].any() and (to_x[~is_padding] != 0).any(axis=-1).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(to_params))
     names = {jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(to_params) if not leaf.any()}
     assert all('key' in name and 'bias' in name for name in names)  # which softmax does not see
 
 
 def test_order_and_padding_change_nothing():
-    pooling, whole = make(), make()(X, SEGMENTS)
+    pooling = quick(make().__call__)
+    whole = pooling(X, SEGMENTS)
     assert_close(pooling(X[:, ::-1], SEGMENTS[:, ::-1]), whole)
-    wide = jnp.pad(X, ((0, 0), (2, 3), (0, 0)), constant_values=9.0)
-    assert_close(pooling(wide, jnp.pad(SEGMENTS, ((0, 0), (2, 3)))), whole)
+    wide = np.pad(X, ((0, 0), (2, 3), (0, 0)), constant_values=9.0)
+    assert_close(pooling(wide, np.pad(SEGMENTS, ((0, 0), (2, 3)))), whole)
 
 
 @pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
 def test_sixteen_bits():
     rounded = make(dataclasses.replace(CONFIG, dtype='bfloat16'))
-    x = X.astype(jnp.bfloat16)
-    assert rounded(x, SEGMENTS).dtype == jnp.bfloat16 and rounded.weights(x, SEGMENTS).dtype == jnp.float32
-    assert_close(rounded(x, SEGMENTS).astype(jnp.float32), by_definition(rounded)[1], dtype='bfloat16')
+    run = quick(lambda x, segments: (rounded(x, segments), rounded.weights(x, segments)))
+    out, weights = run(X.astype(jnp.bfloat16), SEGMENTS)
+    assert out.dtype == jnp.bfloat16 and weights.dtype == jnp.float32
+    assert_close(out, by_definition(rounded)[1], dtype='bfloat16')

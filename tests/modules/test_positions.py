@@ -7,11 +7,13 @@ from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.positions import AxialPositions, rotate, sinusoid
+from tests.attention.cells import quick
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 
 def test_sinusoid_formula():
-    table = np.asarray(sinusoid(jnp.arange(50), 16))
+    table = np.asarray(quick(lambda places: sinusoid(places, 16))(np.arange(50)))
     for position in (0, 1, 49):
         frequencies = 10_000.0 ** (-np.arange(8) / 8)
         np.testing.assert_allclose(
@@ -20,10 +22,11 @@ def test_sinusoid_formula():
 
 
 def test_rotated_products_depend_on_the_distance_alone():
-    q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
+    q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
+    turned = quick(rotate)
 
-    def at(x: jax.Array, position: int) -> jax.Array:
-        return rotate(x, jnp.full((1, 1), position))
+    def at(x: np.ndarray, position: int) -> np.ndarray:
+        return np.asarray(turned(x, np.full((1, 1), position, np.int32)))
 
     products = [(at(q, position + 3) * at(k, position)).sum() for position in (0, 5, 100)]
     assert_close(products[1:], [products[0]] * 2)
@@ -31,26 +34,29 @@ def test_rotated_products_depend_on_the_distance_alone():
 
 
 def test_rotation_keeps_lengths_and_is_nothing_at_position_0():
-    x = jax.random.normal(jax.random.key(1), (2, 5, 3, 8))
-    positions = jnp.tile(jnp.arange(5)[None], (2, 1))
-    assert_close(jnp.linalg.norm(rotate(x, positions), axis=-1), jnp.linalg.norm(x, axis=-1))
-    assert_close(rotate(x, positions)[:, 0], x[:, 0])
-    assert rotate(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
+    x = np.random.default_rng(1).normal(size=(2, 5, 3, 8)).astype(np.float32)
+    positions, turned = np.tile(np.arange(5, dtype=np.int32), (2, 1)), quick(rotate)
+    out = np.asarray(turned(x, positions))
+    assert_close(np.linalg.norm(out, axis=-1), np.linalg.norm(x, axis=-1))
+    assert_close(out[:, 0], x[:, 0])
+    assert jax.eval_shape(rotate, x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
 
 
 def axial(shape: tuple[int, ...], widths: tuple[int, ...], *, is_sum: bool) -> tuple[AxialPositions, list[np.ndarray]]:
-    module = AxialPositions(LayerConfig(), shape, widths, is_sum=is_sum, rngs=nnx.Rngs(0))
+    module = nnx.merge(*drawn(lambda: AxialPositions(LayerConfig(), shape, widths, is_sum=is_sum, rngs=nnx.Rngs(0))))
     return module, [np.asarray(table.embedding[...]) for table in module.tables]
 
 
 def test_axial_vectors_are_those_of_the_places_in_the_shape():
-    shape, positions = (2, 3, 4), jnp.arange(24).reshape(2, 12)
+    shape, positions = (2, 3, 4), np.arange(24).reshape(2, 12)
     joined, joined_tables = axial(shape, (5, 2, 1), is_sum=False)
     added, added_tables = axial(shape, (6, 6, 6), is_sum=True)
+    both = quick(lambda places: (joined(places).reshape(24, 8), added(places).reshape(24, 6)))
+    side_by_side, sums = jax.device_get(both(positions))
     for position, place in enumerate(np.ndindex(shape)):
         parts, terms = ([t[i] for t, i in zip(own, place, strict=True)] for own in (joined_tables, added_tables))
-        np.testing.assert_array_equal(joined(positions).reshape(24, 8)[position], np.concatenate(parts))
-        np.testing.assert_allclose(added(positions).reshape(24, 6)[position], np.sum(terms, axis=0), rtol=1e-6)
+        np.testing.assert_array_equal(side_by_side[position], np.concatenate(parts))
+        np.testing.assert_allclose(sums[position], np.sum(terms, axis=0), rtol=1e-6)
 
 
 def test_axial_tables_are_small_and_end_with_their_shape():
@@ -60,4 +66,5 @@ def test_axial_tables_are_small_and_end_with_their_shape():
     )
     assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module))) == 128 * 256 + 512 * 768
     module, _ = axial((2, 3), (1, 1), is_sum=False)
-    assert jnp.isfinite(module(jnp.asarray([[5]]))).all() and jnp.isnan(module(jnp.asarray([[6]]))[0, 0, 0])
+    run = quick(module.__call__)
+    assert np.isfinite(run(np.asarray([[5]]))).all() and np.isnan(run(np.asarray([[6]]))[0, 0, 0])

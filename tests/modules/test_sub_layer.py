@@ -1,6 +1,10 @@
 """The residual sum of one stream and of two, and lists of sub-layers that keep their keys apart."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -13,30 +17,46 @@ from efficient_attention.modules.layer import (
     begin,
     end,
 )
+from tests.attention.cells import quick
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 
+def made(**fields: Any) -> Layer:
+    return nnx.merge(*drawn(lambda: Layer(LayerConfig(width=4, heads=2, **fields), rngs=nnx.Rngs(0))))
+
+
 def test_one_stream_is_added_to_and_two_in_turn():
-    layer = Layer(LayerConfig(width=4, heads=2, norm='none'), rngs=nnx.Rngs(0))
+    layer = made(norm='none')
     sub, x, y = layer.sub_layers[1], jnp.ones((1, 2, 4)), jnp.full((1, 2, 4), 10.0)
-    (total,) = layer.add(sub, (x,), 2 * x)
-    assert (total == 3.0).all()
-    first, second = layer.add(sub, (x, y), 2 * y)
+    (total,) = quick(lambda x: layer.add(sub, (x,), 2 * x))(x)
+    assert (np.asarray(total) == 3.0).all()
+
+    @quick
+    def add_twice(x: jax.Array, y: jax.Array) -> list:
+        first, second = layer.add(sub, (x, y), 2 * y)
+        return [(first, second), layer.add(sub, (first, second), 3 * second)]
+
+    (first, second), (third, fourth) = jax.device_get(add_twice(x, y))
     assert (first == 10.0).all() and (second == 21.0).all()
-    first, second = layer.add(sub, (first, second), 3 * second)
-    assert (first == 21.0).all() and (second == 73.0).all()
+    assert (third == 21.0).all() and (fourth == 73.0).all()
 
 
 def test_a_post_layer_normalises_the_sum_and_one_without_residual_has_none():
-    x = jnp.arange(8.0).reshape(1, 2, 4) ** 2
-    post = Layer(LayerConfig(width=4, heads=2, norm='post'), rngs=nnx.Rngs(0))
-    sub = post.sub_layers[1]
-    assert_close(post.add(sub, (x,), 2 * x)[0], post.feed_forward_norm(3 * x))
-    assert (post.read(sub, x) == x).all()
-    pre = Layer(LayerConfig(width=4, heads=2, norm='pre'), rngs=nnx.Rngs(0))
-    assert_close(pre.read(sub, x), pre.feed_forward_norm(x))
-    alone = Layer(LayerConfig(width=4, heads=2, norm='none', residual=False), rngs=nnx.Rngs(0))
-    assert (alone.add(sub, (x,), 2 * x)[0] == 2 * x).all()
+    post, pre, alone = made(norm='post'), made(norm='pre'), made(norm='none', residual=False)
+
+    @quick
+    def all_ways(x: jax.Array) -> list:
+        sub = post.sub_layers[1]
+        return [
+            (post.add(sub, (x,), 2 * x)[0], post.feed_forward_norm(3 * x)),
+            (post.read(sub, x), x),
+            (pre.read(sub, x), pre.feed_forward_norm(x)),
+            (alone.add(sub, (x,), 2 * x)[0], 2 * x),
+        ]
+
+    for found, expected in all_ways(np.arange(8, dtype=np.float32).reshape(1, 2, 4) ** 2):
+        assert_close(found, expected)
 
 
 @pytest.mark.parametrize('is_reversible', [False, True])

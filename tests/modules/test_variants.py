@@ -5,12 +5,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import parameterized
 from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
@@ -28,13 +26,15 @@ from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.pooling import Pooler
 from efficient_attention.modules.recurrent import Recurrent
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, vocab_size=11, embedding_width=8, layers=2, max_length=6, rotary=True)
-X = jax.random.normal(jax.random.key(0), (2, 6, 16))
-TOKENS = jnp.arange(12).reshape(2, 6) % 11
-SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
-POSITIONS = jnp.asarray([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
+X = np.random.default_rng(0).normal(size=(2, 6, 16)).astype(np.float32)
+TOKENS = np.arange(12, dtype=np.int32).reshape(2, 6) % 11
+KEYS = np.asarray([[0, 5], [0, 6]], np.uint32)  # for dropout, the data of a key for each row
+SEGMENTS = np.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]], np.int32)
+POSITIONS = np.asarray([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]], np.int32)
 
 # name -> (module, its array arguments, whether it takes a key for dropout)
 MODULES = {
@@ -56,50 +56,49 @@ def with_key(module: nnx.Module, arrays: Sequence[jax.Array], key: jax.Array) ->
     return module(*arrays, rng=key)
 
 
-class VariantsTest(chex.TestCase):
-    """One case for each module and variant."""
+def check_variants(apply: Callable, *arguments: Any) -> None:
+    """The numbers of `apply` under jit are those without it, of arrays that lie on a device, and those under pmap."""
+    expected = jax.device_get(jax.jit(apply)(*arguments))
+    assert_close(apply(*jax.device_put(arguments, jax.devices()[0])), expected)
+    mapped = jax.pmap(apply)(*jax.tree.map(lambda x: np.stack([x, x]), arguments))
+    assert_close(jax.device_get(mapped), np.stack([expected] * 2))
 
-    @chex.variants(with_jit=True, without_jit=True, with_device=True, with_pmap=True)
-    @parameterized.named_parameters((name, name) for name in MODULES)
-    def test_module(self, name: str) -> None:
-        make, arguments, takes_key = MODULES[name]
-        config = dataclasses.replace(CONFIG, cell='gru', state_dropout_rate=0.5) if make is Recurrent else CONFIG
-        module = make(config, rngs=nnx.Rngs(0))
-        graph, state = nnx.split(module)
-        extra = (jax.random.key_data(jax.random.key(5)),) if takes_key else ()
 
-        @self.variant
-        def apply(state: nnx.State, *arguments: jax.Array) -> jax.Array:
-            module = nnx.merge(graph, state)
-            if not takes_key:
-                return module(*arguments)
-            *arrays, key = arguments
-            return with_key(module, arrays, jax.random.wrap_key_data(key))
+@pytest.mark.parametrize('name', MODULES)
+def test_a_module_in_every_variant(name: str):
+    make, arguments, takes_key = MODULES[name]
+    config = dataclasses.replace(CONFIG, cell='gru', state_dropout_rate=0.5) if make is Recurrent else CONFIG
+    graph, state = drawn(lambda: make(config, rngs=nnx.Rngs(0)))
 
-        expected = with_key(module, arguments, jax.random.key(5)) if takes_key else module(*arguments)
-        assert_close(apply(state, *arguments, *extra), expected)
+    def apply(state: dict, *arguments: jax.Array) -> jax.Array:
+        module = nnx.merge(graph, state)
+        if not takes_key:
+            return module(*arguments)
+        *arrays, key = arguments
+        return with_key(module, arrays, jax.random.wrap_key_data(key))
 
-    @chex.variants(with_jit=True, without_jit=True, with_device=True, with_pmap=True)
-    def test_encoder_with_its_masked_lm_head(self) -> None:
-        encoder, head = Encoder(CONFIG, rngs=nnx.Rngs(0)), MaskedLMHead(CONFIG, rngs=nnx.Rngs(1))
-        graph, state = nnx.split((encoder, head))
+    check_variants(apply, state, *arguments, *([KEYS[0]] if takes_key else []))
 
-        @self.variant
-        def apply(state: nnx.State, tokens: jax.Array, segments: jax.Array, positions: jax.Array) -> jax.Array:
-            encoder, head = nnx.merge(graph, state)
-            return head(encoder(tokens, segments, positions_BL=positions), encoder.embeddings.token)
 
-        expected = head(encoder(TOKENS, SEGMENTS, positions_BL=POSITIONS), encoder.embeddings.token)
-        assert_close(apply(state, TOKENS, SEGMENTS, POSITIONS), expected)
+def test_the_encoder_with_its_masked_lm_head_in_every_variant():
+    def make() -> tuple[Encoder, MaskedLMHead]:
+        return Encoder(CONFIG, rngs=nnx.Rngs(0)), MaskedLMHead(CONFIG, rngs=nnx.Rngs(1))
+
+    graph, state = drawn(make)
+
+    def apply(state: dict, tokens: jax.Array, segments: jax.Array, positions: jax.Array) -> jax.Array:
+        encoder, head = nnx.merge(graph, state)
+        return head(encoder(tokens, segments, positions_BL=positions), encoder.embeddings.token)
+
+    check_variants(apply, state, TOKENS, SEGMENTS, POSITIONS)
 
 
 # ---- whole models and what else a row passes through, under vmap and pmap ----
 
-KEYS = jax.random.key_data(jax.random.split(jax.random.key(5), 2))  # for dropout, a key for each row
-IS_GLOBAL = jnp.asarray([[1, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]], bool)
-STATES = jax.random.normal(jax.random.key(1), (2, 2, 4, 16))
+IS_GLOBAL = np.asarray([[1, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]], bool)
+STATES = np.random.default_rng(1).normal(size=(2, 2, 4, 16)).astype(np.float32)
 BATCH = {'tokens': TOKENS, 'segments': SEGMENTS, 'token_types': TOKENS % 2}
-CHOICES = {name: jnp.stack([x, x[:, ::-1]], axis=1) for name, x in BATCH.items()}
+CHOICES = {name: np.stack([x, x[:, ::-1]], axis=1) for name, x in BATCH.items()}
 PLAIN = dataclasses.replace(CONFIG, rotary=False, init_std=0.3, norm_epsilon=1e-5, attention_dropout_rate=0.0)
 CAUSAL = dataclasses.replace(PLAIN, attention='causal', norm='pre', token_types=0)
 PLACELESS = {'positions': 'none', 'max_length': 6}
@@ -164,12 +163,12 @@ CASES: dict[str, tuple] = {
 def test_rows_under_vmap_on_several_devices_are_the_rows_of_a_batch(name: str):
     """One device maps over both rows, another one over both in the other order; a call sees one row alone."""
     make, call, arguments = CASES[name]
-    graph, state = nnx.split(jax.jit(lambda: make(rngs=nnx.Rngs(0)))())
+    graph, state = drawn(lambda: make(rngs=nnx.Rngs(0)))
 
-    def apply(state: nnx.State, *arguments: Any) -> Any:
+    def apply(state: dict, *arguments: Any) -> Any:
         return call(nnx.merge(graph, state), *arguments)
 
-    rows = jax.tree.map(lambda x: jnp.stack([x, x[::-1]])[:, :, None], arguments)
+    rows = jax.tree.map(lambda x: np.stack([x, x[::-1]])[:, :, None], arguments)
     axes = (None, *(0 for _ in arguments))
     mapped = jax.pmap(jax.vmap(apply, axes), in_axes=axes)(state, *rows)
     expected = jax.tree.map(

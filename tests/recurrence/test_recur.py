@@ -1,5 +1,6 @@
 """Cells over rows equal their equations, one position after another, and nnx's cells; forward and backward."""
 
+import functools
 from typing import Any
 
 import jax
@@ -16,9 +17,9 @@ from tests.tolerances import assert_close
 
 B, L, D, U = 3, 11, 6, 4
 RNG = np.random.default_rng(0)
-X = jnp.asarray(RNG.standard_normal((B, L, D)), jnp.float32)
-SEGMENTS = jnp.asarray([[1] * 11, [1] * 4 + [2] * 5 + [0] * 2, [0, 0, 3, 3, 0, 3, 4, 0, 4, 4, 4]])
-TEXTS = [(0, 1), (1, 1), (1, 2), (2, 3), (2, 4)]  # row, segment
+X = RNG.standard_normal((B, L, D)).astype(np.float32)
+SEGMENTS = np.asarray([[1] * 11, [1] * 4 + [2] * 5 + [0] * 2, [0, 0, 3, 3, 0, 3, 4, 0, 4, 4, 4]], np.int32)
+TEXTS = [(1, 1), (1, 2), (2, 3), (2, 4)]  # row, segment
 NAMES = [*CELLS, 'sru1 of its own width', 'sru2 of its own width']
 
 
@@ -28,7 +29,7 @@ def cell_named(name: str) -> tuple[Cell, int]:
     return cell_of(name.split()[0], D, units), units
 
 
-def operands_of(cell: Cell, units: int, std: float = 0.6) -> dict[str, jax.Array]:
+def operands_of(cell: Cell, units: int, std: float = 0.6) -> dict[str, np.ndarray]:
     biased = cell.biased or (0, cell.gates)
     gates = (cell.recurrent if cell.states and not cell.is_diagonal else cell.gates) * units
     sizes = {'D': D, 'U': units, 'g': gates, 'b': (biased[1] - biased[0]) * units}
@@ -36,7 +37,7 @@ def operands_of(cell: Cell, units: int, std: float = 0.6) -> dict[str, jax.Array
         sizes['g'] = cell.gates * units
     rng = np.random.default_rng(1)
     return {
-        name: jnp.asarray(rng.normal(0, std, [sizes[letter] for letter in operand.shape]), jnp.float32)
+        name: rng.normal(0, std, [sizes[letter] for letter in operand.shape]).astype(np.float32)
         for name, operand in cell.operands.items()
     }
 
@@ -87,22 +88,27 @@ def value_and_gradients(make: Any, p: dict, x: jax.Array) -> Any:
         out = make(p, x)
         return (out * jnp.cos(jnp.arange(out.size)).reshape(out.shape)).sum(), out
 
-    return quick(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(p, x)
+    return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(p, x)
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_a_cell_is_its_equations_forward_and_backward(name: str):
     """Also chunk by chunk, and in the other direction."""
     cell, units = cell_named(name)
-    p = operands_of(cell, units)
-    (_, out), truth = value_and_gradients(lambda p, x: one_by_one(name, p, x, cell.states), p, X[:, :5])
-    for chunk in (0, 2):
-        (_, found), gradients = value_and_gradients(
-            lambda p, x, chunk=chunk: recur(LearnedCell(cell, p), x, chunk=chunk)[0], p, X[:, :5]
-        )
-        assert_close(found, out, within=1e-5)
+
+    @quick
+    def all_ways(p: dict, x: jax.Array) -> tuple:
+        truth = value_and_gradients(lambda p, x: one_by_one(name, p, x, cell.states), p, x)
+        found = [
+            value_and_gradients(lambda p, x, chunk=chunk: recur(LearnedCell(cell, p), x, chunk=chunk)[0], p, x)
+            for chunk in (0, 2)
+        ]
+        return truth, found, recur(LearnedCell(cell, p), x[:, ::-1], is_reversed=True)[0]
+
+    ((_, out), truth), found, back = jax.device_get(all_ways(operands_of(cell, units), X[:, :5]))
+    for (_, one), gradients in found:
+        assert_close(one, out, within=1e-5)
         assert_close(gradients, truth, gradient=True)
-    back = recur(LearnedCell(cell, p), X[:, 4::-1], is_reversed=True)[0]
     assert_close(back[:, ::-1], out, within=1e-5)
 
 
@@ -110,54 +116,67 @@ def test_a_cell_is_its_equations_forward_and_backward(name: str):
 def test_a_text_in_a_packed_row_with_padding_is_as_alone(name: str):
     """Forward and backward, in both directions, wherever the padding stands."""
     cell, units = cell_named(name)
-    p = operands_of(cell, units)
-    texts = [(row, np.flatnonzero(np.asarray(SEGMENTS[row]) == one)) for row, one in TEXTS]
+    texts = [(row, np.flatnonzero(SEGMENTS[row] == one)) for row, one in TEXTS]
+
+    def packed(p: dict, x: jax.Array, is_reversed: bool) -> jax.Array:
+        return recur(LearnedCell(cell, p), x, SEGMENTS, is_reversed=is_reversed, chunk=4)[0]
+
+    def packed_texts(p: dict, x: jax.Array, is_reversed: bool) -> jax.Array:
+        out = packed(p, x, is_reversed)
+        return jnp.concatenate([out[row, places] for row, places in texts])
+
+    def alone(p: dict, x: jax.Array, is_reversed: bool) -> jax.Array:
+        rows = [
+            recur(LearnedCell(cell, p), x[row, places][None], is_reversed=is_reversed)[0][0] for row, places in texts
+        ]
+        return jnp.concatenate(rows)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def both_ways(p: dict, x: jax.Array, is_reversed: bool) -> tuple:
+        ways = (functools.partial(way, is_reversed=is_reversed) for way in (packed_texts, alone))
+        return packed(p, x, is_reversed), *(value_and_gradients(way, p, x) for way in ways)
+
     for is_reversed in (False, True):
-
-        def packed(p: dict, x: jax.Array, is_reversed: bool = is_reversed) -> jax.Array:
-            out = recur(LearnedCell(cell, p), x, SEGMENTS, is_reversed=is_reversed, chunk=4)[0]
-            return jnp.concatenate([out[row, places] for row, places in texts])
-
-        def alone(p: dict, x: jax.Array, is_reversed: bool = is_reversed) -> jax.Array:
-            rows = [
-                recur(LearnedCell(cell, p), x[row, places][None], is_reversed=is_reversed)[0][0]
-                for row, places in texts
-            ]
-            return jnp.concatenate(rows)
-
-        (_, found), gradients = value_and_gradients(packed, p, X)
-        (_, out), truth = value_and_gradients(alone, p, X)
+        ways = jax.device_get(both_ways(operands_of(cell, units), X, is_reversed))
+        whole, ((_, found), gradients), ((_, out), truth) = ways
         assert_close(found, out, within=1e-5)
         assert_close(gradients, truth, gradient=True)
-    assert not jnp.where(SEGMENTS[..., None] == 0, recur(LearnedCell(cell, p), X, SEGMENTS)[0], 0.0).any()
+        assert not whole[SEGMENTS == 0].any()
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_two_halves_with_the_state_between_are_one_pass(name: str):
     cell, units = cell_named(name)
-    p = operands_of(cell, units)
-    whole, last = recur(LearnedCell(cell, p), X, SEGMENTS)
-    for middle in (5,):
-        first, state = recur(LearnedCell(cell, p), X[:, :middle], SEGMENTS[:, :middle])
-        second, after = recur(LearnedCell(cell, p), X[:, middle:], SEGMENTS[:, middle:], state=state)
-        assert_close(jnp.concatenate([first, second], axis=1), whole)
-        jax.tree.map(assert_close, after, last)
+
+    @quick
+    def both_ways(p: dict, x: jax.Array) -> tuple:
+        first, state = recur(LearnedCell(cell, p), x[:, :5], SEGMENTS[:, :5])
+        second, after = recur(LearnedCell(cell, p), x[:, 5:], SEGMENTS[:, 5:], state=state)
+        return (jnp.concatenate([first, second], axis=1), after), recur(LearnedCell(cell, p), x, SEGMENTS)
+
+    assert_close(*both_ways(operands_of(cell, units), X))
 
 
 def test_padding_leaves_the_state_and_rows_without_segments_are_one_text():
     cell, units = cell_named('lstm')
-    p = operands_of(cell, units)
-    _, state = recur(LearnedCell(cell, p), X, SEGMENTS)
-    _, cut = recur(LearnedCell(cell, p), X[1:2, 4:9])
+    learned = LearnedCell(cell, operands_of(cell, units))
+
+    @quick
+    def states(x: jax.Array) -> tuple:
+        return recur(learned, x, SEGMENTS)[1], recur(learned, x[1:2, 4:9])[1]
+
+    state, cut = jax.device_get(states(X))
     jax.tree.map(lambda a, b: assert_close(a[1:2], b), state.vectors, cut.vectors)
     np.testing.assert_array_equal(state.segments_B, [1, 2, 4])
-    start = State((jnp.ones((B, units)),) * 2, jnp.asarray([7, 7, 7]))
-    went_on, fresh = (
-        recur(LearnedCell(cell, p), X, state=start)[0],
-        recur(LearnedCell(cell, p), X, state=LearnedCell(cell, p).empty_state(B))[0],
-    )
-    assert jnp.abs(went_on - fresh).max() > 0.1
-    assert_close(fresh, recur(LearnedCell(cell, p), X)[0])
+
+    @quick
+    def outputs(x: jax.Array) -> tuple:
+        start = State((jnp.ones((B, units)),) * 2, jnp.asarray([7, 7, 7]))
+        return tuple(recur(learned, x, state=state)[0] for state in (start, learned.empty_state(B), None))
+
+    went_on, fresh, alone = jax.device_get(outputs(X))
+    assert np.abs(went_on - fresh).max() > 0.1
+    assert_close(fresh, alone)
 
 
 NNX = {'tanh': nnx.SimpleCell, 'gru': nnx.GRUCell, 'lstm': nnx.OptimizedLSTMCell}
@@ -168,19 +187,20 @@ def test_nnx_cells_give_the_same(name: str):
     """Of nnx's GRU the state's product has no bias."""
     cell, units = cell_named(name)
     p = operands_of(cell, units)
-    theirs = NNX[name](D, units, rngs=nnx.Rngs(0))
+    theirs = jax.jit(lambda: NNX[name](D, units, rngs=nnx.Rngs(0)))()
     if 'recurrent_bias' in p:
-        p['recurrent_bias'] = jnp.zeros_like(p['recurrent_bias'])
+        p['recurrent_bias'] = np.zeros_like(p['recurrent_bias'])
     input_side, state_side = {
         'tanh': ('dense_i', 'dense_h'), 'gru': ('dense_i', 'dense_h'), 'lstm': ('dense_i', 'dense_h')
     }[name]  # fmt: skip
-    getattr(theirs, input_side).kernel[...] = p['input']
-    getattr(theirs, state_side).kernel[...] = p['recurrent']
+    getattr(theirs, input_side).kernel[...] = jnp.asarray(p['input'])
+    getattr(theirs, state_side).kernel[...] = jnp.asarray(p['recurrent'])
     holder = next(getattr(theirs, side) for side in (input_side, state_side) if getattr(theirs, side).bias is not None)
-    holder.bias[...] = p['bias']
-    start = theirs.initialize_carry((B, units), nnx.Rngs(0))
+    holder.bias[...] = jnp.asarray(p['bias'])
+    start = jax.tree.map(
+        jnp.asarray, (np.zeros((B, units), np.float32),) * 2 if name == 'lstm' else np.zeros((B, units), np.float32)
+    )
     graph, params, others = nnx.split(nnx.RNN(theirs, rngs=False), nnx.Param, ...)
-    weights = jnp.asarray(RNG.standard_normal((B, L, units)), jnp.float32)
 
     def ours_of(p: dict, x: jax.Array) -> jax.Array:
         return recur(LearnedCell(cell, p), x)[0]
@@ -188,9 +208,11 @@ def test_nnx_cells_give_the_same(name: str):
     def theirs_of(params: nnx.State, x: jax.Array) -> jax.Array:
         return nnx.merge(graph, params, others)(x, initial_carry=start)
 
-    assert_close(ours_of(p, X), theirs_of(params, X), within=1e-5)
-    own, of_x = jax.grad(lambda p, x: (ours_of(p, x) * weights).sum(), argnums=(0, 1))(p, X)
-    params, of_their_x = jax.grad(lambda p, x: (theirs_of(p, x) * weights).sum(), argnums=(0, 1))(params, X)
+    both_ways = quick(
+        lambda p, params, x: (value_and_gradients(ours_of, p, x), value_and_gradients(theirs_of, params, x))
+    )
+    ((_, out), (own, of_x)), ((_, expected), (params, of_their_x)) = both_ways(p, params, X)
+    assert_close(out, expected, within=1e-5)
     assert_close(of_x, of_their_x, gradient=True)
     found = params['cell']
     pairs = (found[input_side].kernel, own['input']), (found[state_side].kernel, own['recurrent'])
@@ -201,25 +223,33 @@ def test_nnx_cells_give_the_same(name: str):
 @pytest.mark.parametrize('name', ['gru', 'sru2'])
 def test_bfloat16_inputs_give_bfloat16_and_the_state_stays_float32(name: str):
     cell, units = cell_named(name)
-    p = operands_of(cell, units)
-    out, state = recur(LearnedCell(cell, p), X.astype(jnp.bfloat16), SEGMENTS)
+
+    @quick
+    def both_ways(p: dict, x: jax.Array) -> tuple:
+        def total(p: dict) -> tuple:
+            out, state = recur(LearnedCell(cell, p), x.astype(jnp.bfloat16), SEGMENTS)
+            return out.astype(jnp.float32).sum(), (out, state)
+
+        return *jax.grad(total, has_aux=True)(p), recur(LearnedCell(cell, p), x, SEGMENTS)[0]
+
+    gradients, (out, state), exact = both_ways(operands_of(cell, units), X)
     assert out.dtype == jnp.bfloat16 and {one.dtype for one in state.vectors} == {jnp.dtype('float32')}
-    assert_close(out, recur(LearnedCell(cell, p), X, SEGMENTS)[0], dtype='bfloat16')
-
-    def loss(p: dict) -> jax.Array:
-        return recur(LearnedCell(cell, p), X.astype(jnp.bfloat16), SEGMENTS)[0].astype(jnp.float32).sum()
-
-    assert {one.dtype for one in jax.tree.leaves(jax.grad(loss)(p))} == {jnp.dtype('float32')}
+    assert_close(out, exact, dtype='bfloat16')
+    assert {one.dtype for one in jax.tree.leaves(gradients)} == {jnp.dtype('float32')}
 
 
 @pytest.mark.parametrize('name', ['gru', 'sru2 of its own width'])
 def test_a_product_that_is_there_is_read_in_the_input_s_place(name: str):
     """And so what is added to it, too."""
     cell, units = cell_named(name)
-    learned = LearnedCell(cell, operands_of(cell, units))
-    product = X @ learned.operands['input']
-    found, state = recur_from_product(learned, product, X, SEGMENTS, state=learned.empty_state(B))
-    expected, expected_state = recur(learned, X, SEGMENTS)
-    assert_close((found, state.vectors), (expected, expected_state.vectors))
-    more = recur_from_product(learned, product + 0.5, X, SEGMENTS, state=learned.empty_state(B))[0]
-    assert jnp.abs(more - found).max() > 1e-2
+
+    @quick
+    def all_ways(p: dict, x: jax.Array) -> list:
+        learned = LearnedCell(cell, p)
+        product, state = x @ p['input'], learned.empty_state(B)
+        read = [recur_from_product(learned, product + more, x, SEGMENTS, state=state) for more in (0.0, 0.5)]
+        return [(out, state.vectors) for out, state in (*read, recur(learned, x, SEGMENTS))]
+
+    found, more, expected = jax.device_get(all_ways(operands_of(cell, units), X))
+    assert_close(found, expected)
+    assert np.abs(more[0] - found[0]).max() > 1e-2

@@ -4,9 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from efficient_attention.recurrence.recur import LearnedCell, recur
+from tests.attention.cells import quick
 from tests.recurrence.test_recur import RNG, SEGMENTS, B, X, cell_named, operands_of
 from tests.tolerances import assert_close
 
@@ -17,20 +19,24 @@ def test_a_mask_multiplies_the_state_in_its_product_alone(name: str):
     cell, units = cell_named(name)
     p = operands_of(cell, units)
     matrix = 'diagonal' if cell.is_diagonal else 'recurrent'
-    masked = recur(LearnedCell(cell, p), X, state_mask_BU=jnp.zeros((B, units)))[0]
-    assert_close(masked, recur(LearnedCell(cell, p | {matrix: jnp.zeros_like(p[matrix])}), X)[0])
-    assert_close(
-        recur(LearnedCell(cell, p), X, state_mask_BU=jnp.ones((B, units)))[0], recur(LearnedCell(cell, p), X)[0]
-    )
+    mask = RNG.integers(0, 2, (B, units)).astype(np.float32) * 2
+    step = np.float32(1e-2) * np.sign(p[matrix])
 
-    def loss(p: dict, mask: jax.Array) -> jax.Array:
-        return jnp.square(recur(LearnedCell(cell, p), X, SEGMENTS, state_mask_BU=mask)[0]).sum()
+    def loss(matrix_of: jax.Array) -> jax.Array:
+        return jnp.square(recur(LearnedCell(cell, p | {matrix: matrix_of}), X, SEGMENTS, state_mask_BU=mask)[0]).sum()
 
-    mask = jnp.asarray(RNG.integers(0, 2, (B, units)) * 2.0)
-    step = 1e-2 * jnp.sign(p[matrix])
-    slope = (loss(p | {matrix: p[matrix] + step}, mask) - loss(p | {matrix: p[matrix] - step}, mask)) / 2
-    found = (jax.grad(loss)(p, mask)[matrix] * step).sum()
-    assert_close(found, slope, gradient=True)
+    @quick
+    def all_ways(matrix_of: jax.Array) -> tuple:
+        def run(factor: float, mask_BU: jax.Array | None) -> jax.Array:
+            return recur(LearnedCell(cell, p | {matrix: factor * matrix_of}), X, state_mask_BU=mask_BU)[0]
+
+        outs = run(1.0, jnp.zeros((B, units))), run(0.0, None), run(1.0, jnp.ones((B, units))), run(1.0, None)
+        return outs, jax.grad(loss)(matrix_of), loss(matrix_of + step), loss(matrix_of - step)
+
+    (masked, without, whole, plain), gradient, ahead, behind = jax.device_get(all_ways(p[matrix]))
+    assert_close(masked, without)
+    assert_close(whole, plain)
+    assert_close((gradient * step).sum(), (ahead - behind) / 2, gradient=True)
 
 
 def loops(jaxpr: Any) -> Any:

@@ -7,25 +7,32 @@ import numpy as np
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.features.fixed_sums import read_fixed_sums, sum_fixed
 from efficient_attention.attention.linear.definition import ELU, Linear
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 QUERY, KEY, VALUE = (
-    jax.random.normal(jax.random.key(seed), shape)
+    np.random.default_rng(seed).normal(size=shape).astype(np.float32)
     for seed, shape in enumerate([(3, 5, 4, 6), (3, 7, 2, 6), (3, 7, 2, 6)])
 )
-KEY_SEGMENTS = jnp.asarray([[1, 1, 1, 1, 0, 0, 0], [2] * 7, [0] * 7])
-QUERY_SEGMENTS = jnp.asarray([[1, 1, 1, 0, 2], [2, 2, 1, 1, 0], [1, 1, 0, 0, 0]])
+KEY_SEGMENTS = np.asarray([[1, 1, 1, 1, 0, 0, 0], [2] * 7, [0] * 7], np.int32)
+QUERY_SEGMENTS = np.asarray([[1, 1, 1, 0, 2], [2, 2, 1, 1, 0], [1, 1, 0, 0, 0]], np.int32)
+
+
+@quick
+def read(*keys: jax.Array) -> jax.Array:
+    return read_fixed_sums(sum_fixed(*keys, ELU), jnp.asarray(QUERY), jnp.asarray(QUERY_SEGMENTS))
 
 
 def test_reading_the_sums_equals_attention():
     """Also of queries that have no key: of another segment, padding, and in a row without keys."""
-    found = read_fixed_sums(sum_fixed(KEY, VALUE, KEY_SEGMENTS, ELU), QUERY, QUERY_SEGMENTS)
+    found = np.asarray(read(KEY, VALUE, KEY_SEGMENTS))
     options = {'query_segments': QUERY_SEGMENTS, 'key_segments': KEY_SEGMENTS, 'backend': 'reference'}
-    assert_close(found, attend(QUERY, KEY, VALUE, Linear(), **options))
+    assert_close(found, quick(lambda *x: attend(*x, Linear(), **options))(QUERY, KEY, VALUE))
     assert not found[0, 3:].any() and not found[2].any()
 
 
 def test_a_row_that_packs_several_segments_is_nan():
-    packed = sum_fixed(KEY, VALUE, KEY_SEGMENTS.at[0, 4].set(2), ELU)
-    found = read_fixed_sums(packed, QUERY, QUERY_SEGMENTS)
-    np.testing.assert_array_equal(jnp.isnan(found).any(axis=(2, 3))[:2], [[True] * 5, [False] * 5])
+    packed = KEY_SEGMENTS.copy()
+    packed[0, 4] = 2
+    found = read(KEY, VALUE, packed)
+    np.testing.assert_array_equal(np.isnan(found).any(axis=(2, 3))[:2], [[True] * 5, [False] * 5])

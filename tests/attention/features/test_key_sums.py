@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from efficient_attention.attention.features.key_sums import (
     KeySums,
@@ -15,7 +16,7 @@ from efficient_attention.attention.features.key_sums import (
 )
 from tests.tolerances import assert_close
 
-LOGS, VALUES = jax.random.normal(jax.random.key(0), (2, 2, 1, 6, 3))
+LOGS, VALUES = np.random.default_rng(0).normal(size=(2, 2, 1, 6, 3)).astype(np.float32)
 
 
 def summed(logs: jax.Array, values: jax.Array) -> KeySums:
@@ -30,17 +31,30 @@ def plain(sums: KeySums) -> tuple:
 
 
 def test_two_parts_make_the_sums_over_all_keys():
-    whole = summed(LOGS, VALUES)
-    assert_close(plain(whole), (jnp.einsum('BGCR,BGCK->BGRK', jnp.exp(LOGS), VALUES), jnp.exp(LOGS).sum(axis=2)))
-    parts = combine(summed(LOGS[:, :, :2], VALUES[:, :, :2]), summed(LOGS[:, :, 2:], VALUES[:, :, 2:]))
+
+    @jax.jit
+    def all_ways(logs: jax.Array, values: jax.Array) -> tuple:
+        whole = summed(logs, values)
+        parts = combine(summed(logs[:, :, :2], values[:, :, :2]), summed(logs[:, :, 2:], values[:, :, 2:]))
+        rescaled = plain(rescale(whole, whole.stabiliser_BGR + 1.0))
+        return whole, parts, combine(no_keys(2, 1, 3, 3), whole), plain(whole), rescaled
+
+    whole, parts, after_none, unscaled, rescaled = jax.device_get(all_ways(LOGS, VALUES))
+    assert_close(unscaled, (np.einsum('BGCR,BGCK->BGRK', np.exp(LOGS), VALUES), np.exp(LOGS).sum(axis=2)))
     assert_close(parts, whole)
-    assert_close(combine(no_keys(2, 1, 3, 3), whole), whole)
-    assert_close(plain(rescale(whole, whole.stabiliser_BGR + 1.0)), plain(whole))
+    assert_close(after_none, whole)
+    assert_close(rescaled, unscaled)
 
 
 def test_rows_that_are_not_kept_are_as_before_any_key():
-    kept, empty = keep_rows(summed(LOGS, VALUES), jnp.asarray([True, False])), no_keys(2, 1, 3, 3)
-    for part, whole, none in zip(kept, summed(LOGS, VALUES), empty, strict=True):
+
+    @jax.jit
+    def results(logs: jax.Array, values: jax.Array, is_kept: jax.Array) -> tuple:
+        whole = summed(logs, values)
+        kept = keep_rows(whole, is_kept)
+        return kept, whole, no_keys(2, 1, 3, 3), read_sums(jnp.ones((2, 1, 1, 1, 3)), kept)
+
+    kept, all_rows, empty, (numerator, denominator) = jax.device_get(results(LOGS, VALUES, np.asarray([True, False])))
+    for part, whole, none in zip(kept, all_rows, empty, strict=True):
         assert (part[0] == whole[0]).all() and (part[1] == none[1]).all()
-    numerator, denominator = read_sums(jnp.ones((2, 1, 1, 1, 3)), kept)
     assert not numerator[1].any() and not denominator[1].any() and denominator[0].all()

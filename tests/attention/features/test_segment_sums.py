@@ -1,5 +1,6 @@
 """Sums of the segment that is open: what two stretches of positions leave, and the levels of segments."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,15 +16,17 @@ def stretch(segment: int, is_alone: bool) -> SegmentSums:
 
 
 def test_sums_go_on_only_where_the_same_segment_fills_the_second_stretch():
+    joined_with = jax.jit(lambda segment, is_alone: combine(stretch(3, True), stretch(segment, is_alone)))
     for segment, is_alone, count in ((3, True, 2.0), (3, False, 1.0), (4, True, 1.0)):
-        joined = combine(stretch(3, True), stretch(segment, is_alone))
+        joined = joined_with(segment, is_alone)
         np.testing.assert_array_equal(joined.sums.normaliser_BGR, count)
-        assert (joined.segment_B == segment).all() and (joined.is_alone_B == (count == 2.0)).all()
+        assert joined.segment_B.tolist() == [segment] * 2 and joined.is_alone_B.tolist() == [count == 2.0] * 2
 
 
 def test_each_segment_has_the_level_of_its_largest_key():
-    logs = jnp.asarray([1.0, 5.0, 90.0, 80.0])[None, None, :, None]
-    segments = jnp.asarray([[1, 1, 2, 2]])
-    _, relative, levels = level_segments(no_keys(1, 1, 1, 1), logs, segments, segments == 1)
+    logs = np.asarray([1.0, 5.0, 90.0, 80.0], np.float32)[None, None, :, None]
+    segments = np.asarray([[1, 1, 2, 2]])
+    level = jax.jit(lambda *x: level_segments(no_keys(1, 1, 1, 1), *x))
+    _, relative, levels = jax.device_get(level(logs, segments, segments == 1))
     np.testing.assert_array_equal(levels[0, 0], [5.0, 5.0, 90.0, 90.0])
     np.testing.assert_array_equal(relative[0, 0, :, 0], [-4.0, 0.0, 0.0, -10.0])

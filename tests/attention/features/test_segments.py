@@ -6,28 +6,32 @@ import numpy as np
 
 from efficient_attention.attention.features.segments import has_one_segment, move, sort_segments
 
-SEGMENTS = jnp.asarray([[2, 1, 2, 0, 1, 2], [3, 3, 3, 3, 0, 0]])
+SEGMENTS = np.asarray([[2, 1, 2, 0, 1, 2], [3, 3, 3, 3, 0, 0]], np.int32)
+moved_by = jax.jit(move)
 
 
 def test_segments_keep_their_order_and_come_back():
-    order = sort_segments(SEGMENTS, SEGMENTS, True)
+    order = jax.device_get(jax.jit(lambda rows: sort_segments(rows, rows, True))(SEGMENTS))
     np.testing.assert_array_equal(order.segments_BN, np.sort(SEGMENTS, axis=1))
     np.testing.assert_array_equal(order.query_source_BN[0], [3, 1, 4, 0, 2, 5])
-    x = jnp.arange(24.0).reshape(2, 6, 1, 2)
-    moved = move(x, order.query_source_BN, order.query_slots_BL)
+    x = np.arange(24, dtype=np.float32).reshape(2, 6, 1, 2)
+    moved = moved_by(x, order.query_source_BN, order.query_slots_BL)
     np.testing.assert_array_equal(moved[0], x[0, order.query_source_BN[0]])
-    np.testing.assert_array_equal(move(moved, order.query_slots_BL, order.query_source_BN), x)
-    gradient = jax.grad(lambda x: (move(x, order.query_source_BN, order.query_slots_BL) ** 2).sum())(x)
+    np.testing.assert_array_equal(moved_by(moved, order.query_slots_BL, order.query_source_BN), x)
+    places = jnp.asarray(order.query_source_BN), jnp.asarray(order.query_slots_BL)
+    gradient = jax.jit(jax.grad(lambda x: (move(x, *places) ** 2).sum()))(x)
     np.testing.assert_array_equal(gradient, 2 * x)
 
 
 def test_a_key_stands_before_the_query_of_its_number_where_order_counts():
-    order = sort_segments(SEGMENTS[:1, :3], SEGMENTS[:1, :3] + 0, True)
+    rows = SEGMENTS[:1, :3]
+    order = jax.jit(lambda *sides: sort_segments(*sides, True))(rows, rows + 0)
     np.testing.assert_array_equal(order.segments_BN[0], [1, 1, 2, 2, 2, 2])
     np.testing.assert_array_equal(order.key_source_BN[0], [1, -1, 0, -1, 2, -1])
     np.testing.assert_array_equal(order.query_source_BN[0], [-1, 1, -1, 0, -1, 2])
 
 
 def test_one_segment_and_padding_are_told_from_packed_rows():
-    assert has_one_segment(SEGMENTS[1:], SEGMENTS[1:]) and not has_one_segment(SEGMENTS, SEGMENTS)
-    assert not has_one_segment(SEGMENTS[1:], SEGMENTS[1:] + 1)
+    has_one = jax.jit(has_one_segment)
+    assert has_one(SEGMENTS[1:], SEGMENTS[1:]) and not has_one(SEGMENTS, SEGMENTS)
+    assert not has_one(SEGMENTS[1:], SEGMENTS[1:] + 1)

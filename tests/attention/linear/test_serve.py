@@ -12,6 +12,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import CachedDecoder
 from tests.attention.cells import check, quick
+from tests.models.drawn import drawn
 
 CONFIG = ModelConfig(
     width=16, heads=2, vocab_size=11, layers=1, max_length=24, token_types=0, attention='linear(causal=True, chunk=4)',
@@ -46,20 +47,20 @@ def test_unequal_lengths_and_grouped_heads_equal_the_reference():
 
 
 def test_a_model_trains_and_generates_what_it_would_say_after_all_tokens():
-    graph, state = nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(0)))
-    tokens = jnp.asarray(np.arange(12)[None].repeat(2, 0) % 3 + np.array([[1], [4]]), jnp.int32)
-    ones = jnp.ones_like(tokens)
+    graph, params = drawn(lambda: Decoder(CONFIG, rngs=nnx.Rngs(0)))
+    tokens = (np.arange(12)[None].repeat(2, 0) % 3 + np.array([[1], [4]])).astype(np.int32)
+    ones = np.ones_like(tokens)
 
-    def loss(state: nnx.State) -> jax.Array:
-        logits = nnx.merge(graph, state)(tokens, ones)[:, :-1]
+    def loss(params: dict) -> jax.Array:
+        logits = nnx.merge(graph, params)(jnp.asarray(tokens), jnp.asarray(ones))[:, :-1]
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=2).mean()
 
     @quick
-    def step(state: nnx.State) -> tuple[nnx.State, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(state)
-        return jax.tree.map(lambda x, dx: x - 0.3 * dx, state, gradient), value
+    def step(params: dict) -> tuple[dict, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda x, dx: x - 0.3 * dx, params, gradient), value
 
-    params, losses = nnx.to_pure_dict(state), []
+    losses = []
     for _ in range(8):
         params, value = step(params)
         losses.append(float(value))
@@ -78,6 +79,6 @@ def test_a_model_trains_and_generates_what_it_would_say_after_all_tokens():
         return jax.lax.scan(go_on, (state, logits[:, -1].argmax(axis=-1).astype(jnp.int32)), length=5)[1].swapaxes(0, 1)
 
     generated = generate(params, tokens[:, :6])
-    row = jnp.concatenate([tokens[:, :6], generated], axis=1)
-    logits = quick(lambda params: nnx.merge(graph, params)(row, jnp.ones_like(row)))(params)
-    np.testing.assert_array_equal(generated, logits[:, 5:-1].argmax(axis=-1))
+    row = np.concatenate([tokens[:, :6], generated], axis=1)
+    logits = quick(lambda params, row: nnx.merge(graph, params)(row, jnp.ones_like(row)))(params, row)
+    np.testing.assert_array_equal(generated, np.asarray(logits)[:, 5:-1].argmax(axis=-1))

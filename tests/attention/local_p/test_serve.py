@@ -13,24 +13,25 @@ from efficient_attention.attention.logits import serve as logits_serve
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
 from tests.attention import contract
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 L, M, H, K = 5, 11, 2, 8
-QUERY, KEY, VALUE = (
-    jax.random.normal(jax.random.key(seed), (2, length, H, K)) for seed, length in enumerate((L, M, M))
-)
-CENTRES = jax.random.uniform(jax.random.key(7), (2, L, H))
+RNG = np.random.default_rng(0)
+QUERY, KEY, VALUE = (jnp.asarray(RNG.normal(size=(2, length, H, K)), jnp.float32) for length in (L, M, M))
+CENTRES = jnp.asarray(RNG.uniform(size=(2, L, H)), jnp.float32)
 QUERY_SEGMENTS = jnp.asarray([[1, 1, 2, 2, 0], [1] * L])
 SEGMENTS = jnp.asarray([[1] * 6 + [2] * 4 + [0], [1] * 3 + [0] * 8])
 PLACES = jnp.asarray([[*range(6), *range(4), 0], [*range(3), *[0] * 8]])
 OPTIONS = {'query_segments': QUERY_SEGMENTS, 'key_segments': SEGMENTS, 'key_positions': PLACES}
 OPTIONS['query_positions'] = jnp.zeros((2, L), jnp.int32)
+BACKENDS = ('reference', 'auto')
 
 
 @pytest.mark.parametrize('radius', [1, 3, 10])
 def test_weights_are_the_printed_formula_in_packed_sources(radius: int):
     """S counts the tokens of the query's own segment, without padding."""
-    weights = attention_weights(QUERY, KEY, LocalP(radius), centres=CENTRES, **OPTIONS)
+    weights = np.asarray(quick(lambda: attention_weights(QUERY, KEY, LocalP(radius), centres=CENTRES, **OPTIONS))())
     for row in range(2):
         logits = contract.scaled_logits(*(np.asarray(x[row], np.float64) for x in (QUERY, KEY)))
         segments = np.asarray(QUERY_SEGMENTS[row]), np.asarray(SEGMENTS[row])
@@ -46,20 +47,29 @@ def test_the_gradient_reaches_centres_through_the_gaussian(name: str):
         weights = attention_weights(QUERY, KEY, LocalP(4, name), centres=centres, **OPTIONS)
         return (weights * jnp.cos(jnp.arange(weights.size, dtype=jnp.float32)).reshape(weights.shape)).sum()
 
-    found = jax.jit(jax.grad(value))(CENTRES)
+    run = quick(jax.value_and_grad(value))
+    found = np.asarray(run(CENTRES)[1])
     assert not found[0, 4].any()  # padding
-    step = jnp.zeros_like(CENTRES).at[0, 0, 1].set(1e-3)
-    assert_close(found[0, 0, 1], (value(CENTRES + step) - value(CENTRES - step)) / 2e-3, gradient=True)
-    assert jnp.abs(found[0, 0, 1]) > 1e-3
+    step = np.zeros(CENTRES.shape, np.float32)
+    step[0, 0, 1] = 1e-3
+    ahead, behind = (float(run(np.asarray(CENTRES) + sign * step)[0]) for sign in (1, -1))
+    assert_close(found[0, 0, 1], (ahead - behind) / 2e-3, gradient=True)
+    assert abs(found[0, 0, 1]) > 1e-3
 
 
 def test_parts_of_the_queries_and_fixed_keys_give_the_same(monkeypatch: pytest.MonkeyPatch):
-    expected = attend(QUERY, KEY, VALUE, LocalP(3), centres=CENTRES, backend='reference', **OPTIONS)
     monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * H * M * 2)
-    assert_close(attend(QUERY, KEY, VALUE, LocalP(3), centres=CENTRES, **OPTIONS), expected)
-    fixed = fix_keys(LocalP(3), KeySequence(KEY, VALUE, SEGMENTS, PLACES))
-    new = NewQueries(QUERY, QUERY_SEGMENTS, jnp.zeros((2, L), jnp.int32), CENTRES)
-    assert_close(attend_fixed(LocalP(3), fixed, new)[0], expected)
+
+    @quick
+    def all_ways() -> tuple:
+        ways = [attend(QUERY, KEY, VALUE, LocalP(3), centres=CENTRES, backend=name, **OPTIONS) for name in BACKENDS]
+        fixed = fix_keys(LocalP(3), KeySequence(KEY, VALUE, SEGMENTS, PLACES))
+        new = NewQueries(QUERY, QUERY_SEGMENTS, jnp.zeros((2, L), jnp.int32), CENTRES)
+        return *ways, attend_fixed(LocalP(3), fixed, new)[0]
+
+    expected, in_parts, from_fixed = all_ways()
+    assert_close(in_parts, expected)
+    assert_close(from_fixed, expected)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.attention.cells import inputs, quick
 from tests.tolerances import assert_close
 
 L, H, K = 13, 4, 8
-VECTOR = jax.random.normal(jax.random.key(3), (H, K))
+VECTOR = jnp.asarray(np.random.default_rng(3).normal(size=(H, K)), jnp.float32)
 
 
 def by_loop(query: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -36,12 +36,13 @@ def by_loop(query: np.ndarray, key: np.ndarray) -> np.ndarray:
 def test_scores_are_those_of_a_loop():
     (query, key, _), _ = inputs(L, 'cross grouped')
     rows = [by_loop(*(np.asarray(x[row], np.float64) for x in (query, key))) for row in range(2)]
-    assert_close(additive_logits(query, key, VECTOR), np.stack(rows))
+    assert_close(quick(additive_logits)(query, key, VECTOR), np.stack(rows))
 
 
 def test_weights_are_the_softmax_of_the_scores():
     (query, key, _), extra = inputs(L, 'segments')
-    weights = attention_weights(query, key, parse_mechanism('causal'), additive=VECTOR, **extra)
+    causal = parse_mechanism('causal')
+    weights = np.asarray(quick(lambda *x: attention_weights(*x, causal, additive=VECTOR, **extra))(query, key))
     for row in range(2):
         allowed = np.tril(
             contract.same_segment(*(np.asarray(extra[f'{side}_segments'][row]) for side in ('query', 'key')))
@@ -114,22 +115,30 @@ def test_what_does_not_fit_is_named(text: str, vector: jax.Array, line: str):
 
 def test_fixed_keys_and_caches_give_the_same():
     """Cross-attention from fixed keys, and a text that goes on by pieces, then as two hypotheses a row."""
-    (query, key, value), _ = inputs(L)
-    ones, places = jnp.ones((2, L), jnp.int32), jnp.arange(L)[None].repeat(2, 0)
+    arrays, _ = inputs(L)
+    ones, places = np.ones((2, L), np.int32), np.arange(L, dtype=np.int32)[None].repeat(2, 0)
     full, causal = parse_mechanism('full'), parse_mechanism('causal')
-    fixed = fix_keys(full, KeySequence(key, value, ones))
-    found, _ = attend_fixed(full, fixed, NewQueries(query, ones, places), CallOptions(additive=VECTOR))
-    assert_close(found, attend(query, key, value, full, additive=VECTOR))
+
+    @quick
+    def from_fixed_keys(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        segments, positions = jnp.asarray(ones), jnp.asarray(places)
+        fixed = fix_keys(full, KeySequence(key, value, segments))
+        new = NewQueries(query, segments, positions)
+        found, _ = attend_fixed(full, fixed, new, CallOptions(additive=VECTOR))
+        return found, attend(query, key, value, full, additive=VECTOR)
+
+    assert_close(*from_fixed_keys(*arrays))
     spec, outs = CacheSpec(causal, H, H, K, L), []
-    cache = init_cache(spec, 2, 'float32')
-    for part in (slice(0, 4), slice(4, 9), slice(9, 10)):
-        new = NewTokens(*(x[:, part] for x in (query, key, value, places, ones)))
-        out, cache = decode(spec, cache, new, additive=VECTOR)
+    step = quick(lambda cache, new: decode(spec, cache, new, additive=VECTOR))
+    follow = quick(go_on_from)
+    cache, numbers = init_cache(spec, 2, 'float32'), [np.asarray(x) for x in (*arrays, places, ones)]
+    for part in (slice(0, 5), slice(5, 10)):
+        out, cache = step(cache, NewTokens(*(x[:, part] for x in numbers)))
         outs.append(out)
     cache = with_hypotheses(cache, 2)
     for place in range(10, L):
-        new = NewTokens(*(x[:, place : place + 1].repeat(2, 0) for x in (query, key, value, places, ones)))
-        out, cache = decode(spec, cache, new, additive=VECTOR)
-        outs.append(out[::2])
-        cache = go_on_from(cache, jnp.asarray([[1, 0], [0, 0]]))
-    assert_close(jnp.concatenate(outs, axis=1), attend(query, key, value, causal, additive=VECTOR))
+        out, cache = step(cache, NewTokens(*(x[:, place : place + 1].repeat(2, 0) for x in numbers)))
+        outs.append(np.asarray(out)[::2])
+        cache = follow(cache, np.asarray([[1, 0], [0, 0]], np.int32))
+    expected = quick(lambda *x: attend(*x, causal, additive=VECTOR))(*arrays)
+    assert_close(np.concatenate(outs, axis=1), expected)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -22,7 +23,7 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
     rng = extra.pop('rng')
 
     def run() -> jax.Array:
-        return serve(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0]
+        return quick(lambda: serve(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0])()
 
     expected = run()
     monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
@@ -33,13 +34,17 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
 def test_rows_and_heads_may_lie_on_several_devices(text: str):
     """Forward and gradient are those of one device, with additive scores, dropout and draws."""
     mechanism, (arrays, extra) = parse_mechanism(text), inputs(13, 'dropout segments padding')
-    extra |= {'centres': jax.random.uniform(jax.random.key(8), (2, 13, 4))} if mechanism.needs.centres else {}
+    extra |= (
+        {'centres': jnp.asarray(np.random.default_rng(8).uniform(size=(2, 13, 4)), jnp.float32)}
+        if mechanism.needs.centres
+        else {}
+    )
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
 
     def loss(additive: jax.Array, *arrays: jax.Array) -> jax.Array:
         return jnp.sin(attend(*arrays, mechanism, additive=additive, **extra)).sum()
 
-    vector = jax.random.normal(jax.random.key(9), (4, 8))
+    vector = np.random.default_rng(9).normal(size=(4, 8)).astype(np.float32)
     step = jax.value_and_grad(loss, (0, 1, 2, 3))
     lie = NamedSharding(mesh, PartitionSpec('data', None, 'tensor'))
     spread_arrays = [jax.device_put(x, lie) for x in arrays]

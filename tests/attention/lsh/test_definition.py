@@ -25,12 +25,13 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 )
 def test_weights_equal_loops_over_queries(options: dict):
     mechanism = LSH(bucket_size=4, rounds=3, **options)
-    q = 1.5 * jax.random.normal(jax.random.key(0), (2, 26, 2, 8))
+    q = jnp.asarray(1.5 * np.random.default_rng(0).normal(size=(2, 26, 2, 8)), jnp.float32)
     segments = np.stack([np.ones(26, int), np.where(np.arange(26) < 22, 1 + np.arange(26) // 9, 0)]).astype(np.int32)
     given = jnp.asarray(segments)
     request = make_request(q, q, q, mechanism, rng=RNG, query_segments=given, key_segments=given)
-    weights, lse = jit(lambda: definition.weights(request))()
-    (rotations,) = hashing.draw_rotations(RNG, definition.make_layout(request).buckets, 3, 2, 8)
+    buckets = definition.make_layout(request).buckets
+    program = jit(lambda: (*definition.weights(request), hashing.draw_rotations(RNG, buckets, 3, 2, 8)))
+    weights, lse, (rotations,) = jax.device_get(program())
     for row, head in itertools.product(range(2), range(2)):
         query = np.asarray(q[row, :, head], np.float64)
         own = [contract.lsh_buckets(query, [np.asarray(rotations[head, :, number], np.float64)]) for number in range(3)]
@@ -41,7 +42,7 @@ def test_weights_equal_loops_over_queries(options: dict):
 
 
 def test_within_buckets_reads_no_other_bucket():
-    q = jax.random.normal(jax.random.key(0), (1, 64, 2, 8))
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 2, 8)), jnp.float32)
 
     def read_elsewhere(within: bool) -> np.ndarray:
         mechanism = LSH(bucket_size=8, rounds=1, within_buckets=within)
@@ -59,7 +60,7 @@ def test_within_buckets_reads_no_other_bucket():
 
 
 def test_a_pair_counts_once_or_as_often_as_it_was_found():
-    q = jax.random.normal(jax.random.key(0), (1, 64, 2, 8))
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 2, 8)), jnp.float32)
 
     def times(deduplicate: bool) -> np.ndarray:
         request = make_request(q, q, q, LSH(bucket_size=8, rounds=4, deduplicate=deduplicate), rng=RNG)
@@ -72,11 +73,10 @@ def test_a_pair_counts_once_or_as_often_as_it_was_found():
 
 
 def test_recall_rises_with_the_rounds():
-    q = jax.random.normal(jax.random.key(0), (2, 512, 2, 16))
-    q = q + 2.0 * jax.random.normal(jax.random.key(1), (2, 32, 2, 16)).repeat(16, axis=1)  # clusters of 16
-    order = jax.random.permutation(jax.random.key(2), 512)
-    q = q[:, order]
-    units = np.asarray(definition.unit_keys(q))
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(2, 512, 2, 16)) + 2.0 * rng.normal(size=(2, 32, 2, 16)).repeat(16, axis=1)  # clusters of 16
+    q = jnp.asarray(q[:, rng.permutation(512)], jnp.float32)
+    units = np.asarray(q) / np.linalg.norm(q, axis=-1, keepdims=True)
     similar = np.einsum('BLHK,BMHK->BHLM', np.asarray(q), units) - 1e5 * np.eye(512)
     nearest = np.argsort(-similar, axis=-1)[..., :16]
 
@@ -86,7 +86,7 @@ def test_recall_rises_with_the_rounds():
         found = np.asarray(jit(lambda: definition.times_found(request, definition.make_layout(request)))() > 0)
         return float(np.take_along_axis(found, nearest, axis=-1).mean())
 
-    curve = {rounds: recall(rounds) for rounds in (1, 2, 4, 8)}
+    curve = {rounds: recall(rounds) for rounds in (1, 2, 4)}
     print('recall of the true 16 nearest keys by rounds:', curve)
     values = list(curve.values())
     assert all(later > earlier + 0.02 for earlier, later in zip(values[:-1], values[1:], strict=True)), curve

@@ -29,8 +29,8 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 
 def vectors(length: int, *, batch: int = 2, heads: int = 2, width: int = 8, dtype: Any = jnp.float32) -> tuple:
     """Queries of length about 4, so that weights are neither equal nor all on one key, and values."""
-    q, v = (jax.random.normal(jax.random.key(length + n), (batch, length, heads, width), dtype) for n in (0, 1))
-    return q * jnp.asarray(1.5, dtype), v
+    q, v = np.random.default_rng(length).normal(size=(2, batch, length, heads, width)).astype(np.float32)
+    return (1.5 * q).astype(dtype), v.astype(dtype)
 
 
 def request(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> Request:
@@ -43,45 +43,58 @@ def serve(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[j
     return lsh.serve(request(q, v, mechanism, **options))
 
 
-def define(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[jax.Array, jax.Array]:
-    """Output and log-sum-exp from dense weights, in float32."""
-    asked = request(q, v, mechanism, **options)
-    weights, lse = lsh_definition.weights(asked)
-    return jnp.einsum('BHLM,BMHK->BLHK', drop_weights(weights, asked), v.astype(jnp.float32)), lse
-
-
 serve_quickly = functools.partial(jit, static_argnums=2)(serve)
 
 
-def both(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[Any, Any]:
-    """((outputs, gradients) in chunks, the same of the definition), compiled as one program."""
+def places(shape: tuple[int, ...]) -> np.ndarray:
+    return np.sin(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape)
 
-    def loss(attend: Any, q: jax.Array, v: jax.Array) -> tuple:
-        out, lse = attend(q, v, mechanism, **options)
-        by_place = jnp.sin(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
-        # The constant that stands for an empty or a self-reading row would drown everything else.
+
+def by_definition(q: np.ndarray, v: np.ndarray, defined: tuple) -> tuple[np.ndarray, tuple]:
+    """The output of the weights of the definition and the gradients of the same sum, written out in float64."""
+    q, v, weights, lse, scales = (np.asarray(x, np.float64) for x in (q, v, *defined))
+    by_place, diagonal = places(q.shape), np.eye(q.shape[1], dtype=bool)
+    # The constant that stands for an empty or a self-reading row would drown everything else.
+    of_lse = np.where(lse > lsh_definition.SELF_LOGIT / 2, by_place[..., 0].swapaxes(1, 2), 0.0)
+    of_weights = scales * np.einsum('BLHK,BMHK->BHLM', by_place, v)
+    of_logits = weights * (of_weights - (weights * of_weights).sum(-1, keepdims=True) + of_lse[..., None])
+    of_logits = np.where(diagonal, 0.0, of_logits)
+    norms = np.sqrt((q**2).sum(-1, keepdims=True))
+    unit, of_unit = q / norms, np.einsum('BHLM,BLHK->BMHK', of_logits, q)
+    of_q = np.einsum('BHLM,BMHK->BLHK', of_logits, unit)
+    of_q += (of_unit - unit * (unit * of_unit).sum(-1, keepdims=True)) / norms
+    of_v = np.einsum('BHLM,BLHK->BMHK', weights * scales, by_place)
+    return np.einsum('BHLM,BMHK->BLHK', weights * scales, v), (of_q, of_v)
+
+
+def both(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> tuple:
+    """(output, log-sum-exp, gradients) in chunks, and the same of the definition, whose weights are in one program."""
+
+    def loss(q: jax.Array, v: jax.Array) -> tuple:
+        out, lse = serve(q, v, mechanism, **options)
+        by_place = places(out.shape)
         readable = jnp.where(lse > lsh_definition.SELF_LOGIT / 2, lse, 0.0)
-        return (out.astype(jnp.float32) * by_place).sum() + (readable * by_place[..., 0].swapaxes(1, 2)).sum(), (
-            out,
-            lse,
-        )
+        of_lse = (readable * by_place[..., 0].swapaxes(1, 2)).sum()
+        return (out.astype(jnp.float32) * by_place).sum() + of_lse, (out, lse)
 
     @jit
-    def run(q: jax.Array, v: jax.Array) -> Any:
-        return tuple(
-            jax.grad(functools.partial(loss, attend), (0, 1), has_aux=True)(q, v) for attend in (serve, define)
-        )
+    def run(q: jax.Array, v: jax.Array) -> tuple:
+        asked = request(q, v, mechanism, **options)
+        weights, lse = lsh_definition.weights(asked)
+        return *jax.grad(loss, (0, 1), has_aux=True)(q, v), (weights, lse, drop_weights(jnp.ones_like(weights), asked))
 
-    return run(q, v)
+    gradients, outs, defined = jax.device_get(run(q, v))
+    expected, expected_gradients = by_definition(q, v, defined)
+    return (*outs, gradients), (expected, defined[1], expected_gradients)
 
 
-def check(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> None:
+def check(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> None:
     """Both agree within the table's tolerance."""
-    (gradients, outs), (expected_gradients, expected) = both(q, v, mechanism, **options)
-    assert outs[1].dtype == jnp.float32 and outs[0].dtype == q.dtype
-    assert_close(outs, expected)
+    (out, lse, gradients), (expected, expected_lse, expected_gradients) = both(q, v, mechanism, **options)
+    assert lse.dtype == jnp.float32 and out.dtype == q.dtype
+    assert_close((out, lse), (expected, expected_lse))
     assert_close(gradients, expected_gradients, gradient=True)
-    assert any(jnp.abs(gradient).max() > 1e-2 for gradient in gradients) or q.shape[1] == 1
+    assert any(np.abs(gradient).max() > 1e-2 for gradient in gradients) or q.shape[1] == 1
 
 
 def segments(kind: str, length: int = 53) -> dict:
@@ -98,12 +111,10 @@ def segments(kind: str, length: int = 53) -> dict:
 POSITIONS = np.random.default_rng(0).permutation(53)[None].astype(np.int32)
 CELLS = {
     'plain': (SMALL(), {}),
-    'causal': (SMALL(causal=True), {}),
     'padding': (SMALL(), segments('padding')),
     'segments': (SMALL(causal=True), segments('packed')),
     'within_buckets': (SMALL(within_buckets=True, buckets=4), {}),
     'deduplicate': (SMALL(deduplicate=True), {}),
-    'sequential': (SMALL(sequential=True), {}),
     'dropout': (SMALL(), {'dropout_rate': 0.3}),
     'row dropout': (SMALL(sequential=True), {'dropout_rate': 0.3, 'dropout_rng': jax.random.split(RNG, 2)}),
     'positions': (SMALL(causal=True), {'query_positions': POSITIONS, 'key_positions': POSITIONS}),
@@ -121,7 +132,7 @@ def test_chunks_equal_the_definition(cell: str):
     check(*vectors(53), mechanism, **options)
 
 
-@pytest.mark.parametrize('length', [1, 7, 63, 64, 65, 127, 1000, 1025])
+@pytest.mark.parametrize('length', [1, 63, 64, 65, 1000])
 def test_any_length(length: int):
     check(*vectors(length, batch=1, heads=1, width=4), LSH(rounds=2, causal=length % 2 == 0))
 
@@ -143,25 +154,24 @@ def test_sequential_gives_the_same_numbers():
 
 def test_bfloat16_stays_near_the_float32_definition():
     q, v = vectors(53, dtype=jnp.bfloat16)
-    (gradients, (out, lse)), (expected_gradients, (expected, expected_lse)) = both(
+    (out, lse, gradients), (expected, expected_lse, expected_gradients) = both(
         q, v, SMALL(causal=True), **segments('packed')
     )
     assert out.dtype == jnp.bfloat16 and lse.dtype == jnp.float32
     assert_close(lse, expected_lse, dtype=jnp.bfloat16)
     for actual, exact in zip((out, *gradients), (expected, *expected_gradients), strict=True):
-        actual, exact = actual.astype(jnp.float32), exact.astype(jnp.float32)
-        assert jnp.linalg.norm(actual - exact) <= 2e-2 * jnp.linalg.norm(exact)
+        assert np.linalg.norm(actual.astype(np.float64) - exact) <= 2e-2 * np.linalg.norm(exact)
 
 
 def test_one_chunk_over_all_is_full_attention_with_self_as_last_resort():
     q, v = vectors(20)
-    keys = lsh_definition.unit_keys(q) * np.float32(np.sqrt(q.shape[-1]))
-    not_self = -1e5 * jnp.eye(20)[None, None]
-    full = jit(lambda: serve_dense(make_request(q, keys, v, Softmax(), bias=not_self)))()
+    keys = q / np.linalg.norm(q, axis=-1, keepdims=True) * np.float32(np.sqrt(q.shape[-1]))
+    not_self = -1e5 * np.eye(20, dtype=np.float32)[None, None]
+    full = jit(lambda *x: serve_dense(make_request(*x, Softmax(), bias=jnp.asarray(not_self))))(q, keys, v)
     assert_close(serve_quickly(q, v, LSH(bucket_size=32, rounds=1)), full)
-    repeated = serve_quickly(q, v, LSH(bucket_size=32, rounds=4))
+    repeated = jax.device_get(serve_quickly(q, v, LSH(bucket_size=32, rounds=4)))
     assert_close(repeated[0], full[0])
-    assert_close(repeated[1], full[1] + np.float32(np.log(4.0)))
+    assert_close(repeated[1], np.asarray(full[1]) + np.log(4.0))
     assert_close(serve_quickly(q, v, LSH(bucket_size=32, rounds=4, deduplicate=True)), full)
 
 
@@ -175,15 +185,18 @@ def test_a_token_reads_itself_alone_where_nothing_else_is_visible(rounds: int):
         out, _ = serve(q, v, LSH(bucket_size=4, rounds=rounds, causal=True))
         return out[:, 0].sum(), out
 
-    (dq, dv), out = gradients(q, v)
+    (dq, dv), out = jax.device_get(gradients(q, v))
     assert_close(out[:, 0], v[:, 0])
     assert not dq.any()
-    assert_close(dv, jnp.zeros_like(v).at[:, 0].set(1.0), gradient=True)
+    expected = np.zeros_like(v)
+    expected[:, 0] = 1.0
+    assert_close(dv, expected, gradient=True)
 
 
 def test_a_query_without_keys_gives_zeros_and_zero_gradients():
     q, v = vectors(21, dtype=jnp.bfloat16)
     array = jnp.asarray([[0] * 21, [1] * 15 + [0] * 6])
+    q[0, :3] = 0
 
     @jit
     @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
@@ -191,10 +204,10 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients():
         out, lse = serve(q, v, SMALL(), query_segments=array, key_segments=array)
         return (out.astype(jnp.float32) ** 2).sum() + lse[1, :, :15].sum(), out
 
-    dq_dv, out = gradients(q.at[0, :3].set(0), v)
+    dq_dv, out = jax.device_get(gradients(q, v))
     assert not out[0].any() and not out[1, 15:].any() and out[1, :15].any()
     for gradient in dq_dv:
-        assert jnp.isfinite(gradient).all() and not gradient[0].any() and not gradient[1, 15:].any()
+        assert np.isfinite(gradient.astype(np.float32)).all() and not gradient[0].any() and not gradient[1, 15:].any()
         assert gradient[1, :15].any()
 
 
@@ -205,7 +218,7 @@ def test_causal_gradients_to_later_positions_are_exactly_zero():
     def jacobians(q: jax.Array, v: jax.Array) -> Any:
         return jax.jacrev(lambda q, v: serve(q, v, SMALL(causal=True))[0].sum(axis=(0, 2, 3)), (0, 1))(q, v)
 
-    for jacobian in jacobians(q, v):
+    for jacobian in jax.device_get(jacobians(q, v)):
         by_pair = np.abs(jacobian[:, 0, :, 0]).max(axis=-1)
         assert not np.triu(by_pair, 1).any()
         assert np.tril(by_pair)[2:].any(axis=1).all()  # the first two queries have one key each, so no gradient of q
@@ -214,56 +227,58 @@ def test_causal_gradients_to_later_positions_are_exactly_zero():
 def test_gradient_equals_a_finite_difference():
     q, v = vectors(40, batch=1)
     # Steps as long as float32 asks for, yet short enough that no query changes its bucket.
-    steps = [jax.random.normal(jax.random.key(9 + n), q.shape) * 2e-3 for n in (0, 1)]
+    steps = 2e-3 * np.random.default_rng(9).normal(size=(2, *q.shape)).astype(np.float32)
 
     def value(q: jax.Array, v: jax.Array) -> jax.Array:
         out, lse = serve(q, v, SMALL(deduplicate=True))
         return (out * jnp.cos(jnp.arange(out.size)).reshape(out.shape)).sum() + jnp.sin(lse).sum()
 
     @jit
-    def buckets(q: jax.Array) -> jax.Array:
+    def run(q: jax.Array, v: jax.Array) -> tuple:
         asked = request(q, v, SMALL())
-        return make_rounds(asked, lsh_definition.make_layout(asked))[1]
+        return jax.value_and_grad(value, (0, 1))(q, v), make_rounds(asked, lsh_definition.make_layout(asked))[1]
 
-    ahead, behind = ([x + sign * step for x, step in zip((q, v), steps, strict=True)] for sign in (1.0, -1.0))
-    assert jnp.array_equal(buckets(ahead[0]), buckets(behind[0]))
-    slope = sum((g * step).sum() for g, step in zip(jit(jax.grad(value, (0, 1)))(q, v), steps, strict=True))
-    difference = (jit(value)(*ahead) - jit(value)(*behind)) / 2
+    (ahead, _), buckets = run(*(x + step for x, step in zip((q, v), steps, strict=True)))
+    (behind, _), other_buckets = run(*(x - step for x, step in zip((q, v), steps, strict=True)))
+    np.testing.assert_array_equal(buckets, other_buckets)
+    slope = sum((np.asarray(g) * step).sum() for g, step in zip(run(q, v)[0][1], steps, strict=True))
     assert abs(slope) > 1e-3
-    assert_close(difference / slope, jnp.ones(()), dtype=jnp.float16, gradient=True)  # rounding of two values of 1e1
+    ratio = (float(ahead) - float(behind)) / 2 / slope
+    assert_close(ratio, 1.0, dtype=jnp.float16, gradient=True)  # rounding of two values of 1e1
 
 
 def test_same_key_same_bits_and_rows_do_not_depend_on_each_other():
     q, v = vectors(53, batch=3)
     run = jit(lambda q, v, rng: serve(q, v, SMALL(), rng=rng))
-    out, lse = run(q, v, RNG)
+    out, lse = jax.device_get(run(q, v, RNG))
     again, _ = run(q, v, RNG)
-    assert jnp.array_equal(out, again)
-    turned, turned_lse = run(q[::-1], v[::-1], RNG)
+    np.testing.assert_array_equal(out, again)
+    turned, turned_lse = jax.device_get(run(q[::-1], v[::-1], RNG))
     assert_close((turned[::-1], turned_lse[::-1]), (out, lse))
-    assert jnp.abs(run(q, v, jax.random.key(4))[0] - out).max() > 1e-2
+    assert np.abs(run(q, v, jax.random.key(4))[0] - out).max() > 1e-2
 
 
 def test_packed_segments_never_read_each_other():
     q, v = vectors(53)
-    array = segments('packed')['query_segments']
-    is_first = (array == 1)[..., None, None]
+    options = segments('packed')
+    is_first = (np.asarray(options['query_segments']) == 1)[..., None, None]
+    run = jit(lambda q, v: serve(q, v, SMALL(), **options)[0])
 
-    @jit
-    def first(q: jax.Array, v: jax.Array) -> jax.Array:
-        return jnp.where(is_first, serve(q, v, SMALL(), query_segments=array, key_segments=array)[0], 0.0)
+    def first(v: np.ndarray) -> np.ndarray:
+        return np.where(is_first, run(q, v), 0.0)
 
-    noise = jax.random.normal(jax.random.key(1), v.shape)
-    assert jnp.array_equal(first(q, v), first(q, jnp.where(is_first, v, noise)))
-    assert first(q, v).any()
+    noise = np.random.default_rng(1).normal(size=v.shape).astype(np.float32)
+    np.testing.assert_array_equal(first(v), first(np.where(is_first, v, noise)))
+    assert first(v).any()
 
 
 def test_vmap_equals_a_loop():
     q, v = vectors(21, batch=3)
     slope = jax.grad(lambda q, v: (serve(q[None], v[None], SMALL())[0] ** 2).sum(), (0, 1))
     mapped = jit(jax.vmap(slope))(q, v)
-    looped = jit(lambda q, v: jax.lax.map(lambda row: slope(*row), (q, v)))(q, v)
-    assert_close(mapped, looped, gradient=True)
+    one = jit(slope)
+    looped = [jax.device_get(one(*row)) for row in zip(q, v, strict=True)]
+    assert_close(mapped, tuple(np.stack(gradients) for gradients in zip(*looped, strict=True)), gradient=True)
 
 
 def test_rows_spread_over_devices_exchange_nothing():
@@ -271,9 +286,9 @@ def test_rows_spread_over_devices_exchange_nothing():
     mesh = jax.make_mesh((8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     spread = [jax.device_put(x, NamedSharding(mesh, PartitionSpec('data'))) for x in (q, v)]
     run = jit(jax.grad(lambda q, v: (serve(q, v, SMALL(causal=True))[0] ** 2).sum(), (0, 1)))
-    text = run.lower(*spread).compile().as_text()
-    assert not re.search(r'all-gather|all-to-all|collective-permute|all-reduce', text)
-    assert_close(run(*spread), run(q, v), gradient=True)
+    program = run.lower(*spread).compile()
+    assert not re.search(r'all-gather|all-to-all|collective-permute|all-reduce', program.as_text())
+    assert_close(program(*spread), run(q, v), gradient=True)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +304,7 @@ def test_rows_spread_over_devices_exchange_nothing():
     ],
 )
 def test_what_is_missing_is_named(change: dict, message: str):
-    q, v = vectors(7)
+    q, v = jax.device_put(vectors(7))
     change = {'mechanism': SMALL(), 'rng': RNG} | change
     for attend in (lsh.serve, lsh_definition.weights):
         with pytest.raises(NotImplementedError, match=message):
@@ -297,7 +312,7 @@ def test_what_is_missing_is_named(change: dict, message: str):
 
 
 def test_cross_attention_and_grouped_heads_are_refused():
-    q, v = vectors(7)
+    q, v = jax.device_put(vectors(7))
     with pytest.raises(NotImplementedError, match='no grouped heads: 2 query and 1 key heads'):
         lsh.serve(make_request(q, q[:, :, :1], v[:, :, :1], SMALL(), rng=RNG))
     with pytest.raises(NotImplementedError, match='no cross attention: 7 queries and 5 keys'):
@@ -318,8 +333,8 @@ def temporary_bytes(length: int, mechanism: LSH) -> int:
 
 
 def test_memory_grows_linearly():
-    needs = [temporary_bytes(length, LSH(causal=True)) for length in (4096, 8192, 16384)]
-    assert all(later <= 2.2 * earlier for earlier, later in zip(needs[:-1], needs[1:], strict=True)), needs
+    needs = [temporary_bytes(length, LSH(causal=True)) for length in (8192, 16384)]
+    assert needs[1] <= 2.2 * needs[0], needs
     shapes = re.findall(r'(?:f|s|u|pred|bf)\d*\[([\d,]+)\]', compiled(16384, LSH(causal=True)).as_text())
     largest = max(np.prod([int(size) for size in shape.split(',')]) for shape in shapes)
     assert 16384 * 16 <= largest < 16384**2 / 32

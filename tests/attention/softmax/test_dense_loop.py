@@ -3,11 +3,12 @@
 The suite has eight devices, where `attend` does not take the loop; here it is a backend of its own.
 """
 
-import functools
-from collections.abc import Iterator
+import contextlib
+import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -21,109 +22,139 @@ from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax import dense_loop, serve
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.serve import BACKENDS
-from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import Context
 from tests.attention.cells import check, inputs, quick
 from tests.attention.requests import make_request
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
-OPTIONS = (
-    'plain',
-    'padding lse',
-    'bias',
-    'key bias dropout',
-    'function bias lse',
-    'cross',
-    'grouped segments bias lse',
-)
-OPTIONS += ('traced offset dropout', 'row positions padding lse key bias')
+OPTIONS = ('plain', 'bias', 'key bias dropout', 'cross')
 # All of them in a few.
 TOGETHER = ('grouped segments bias lse', 'traced offset dropout function bias', 'row positions padding lse key bias')
+STEPS = (1, 2, 4)  # heads of a step
 
 
-@pytest.fixture(params=[1, 2, 4])
-def heads_of_a_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The loop as a backend, for four heads at 20 queries and up to 90 keys in steps of one, two or all of them."""
+def in_steps_of(heads: int) -> contextlib.AbstractContextManager:
+    """Steps of so many of four heads at 20 queries and up to 90 keys."""
+    return using_forms(dense_step_bytes=heads * 4 * 20 * 90, cores=1)
+
+
+@pytest.fixture
+def _loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop as a backend."""
     monkeypatch.setitem(BACKENDS, 'loop', dense_loop.attend_by_rows)
-    with using_forms(dense_step_bytes=request.param * 4 * 20 * 90, cores=1):
-        yield
 
 
+@pytest.mark.usefixtures('_loop')
 @pytest.mark.parametrize(
-    'heads_of_a_step, option',
-    [*((2, option) for option in OPTIONS), *((heads, option) for heads in (1, 4) for option in TOGETHER)],
-    indirect=['heads_of_a_step'],
+    'heads, option', [*((2, option) for option in OPTIONS + TOGETHER), *itertools.product((1, 4), TOGETHER[:2])]
 )
-@pytest.mark.usefixtures('heads_of_a_step')
-def test_equals_the_reference(option: str):
-    """Forward and all gradients, dropout bit for bit; each option in steps of two heads, all of them in the others."""
-    check('loop', 'causal', option, 20)
+def test_equals_the_reference(heads: int, option: str):
+    """Forward and all gradients, dropout bit for bit; in steps of one and of all heads what differs by head."""
+    with in_steps_of(heads):
+        check('loop', 'causal', option, 20)
 
 
-@pytest.mark.usefixtures('heads_of_a_step')
-def test_heads_with_patterns_of_their_own_equal_the_reference():
-    check('loop', 'per_head(causal & window(9), full)', 'segments bias dropout lse', 20)
+@pytest.mark.usefixtures('_loop')
+@pytest.mark.parametrize('heads', STEPS)
+def test_heads_with_patterns_of_their_own_equal_the_reference(heads: int):
+    with in_steps_of(heads):
+        check('loop', 'per_head(causal & window(9), full)', 'segments bias dropout lse', 20)
 
 
-@pytest.mark.usefixtures('heads_of_a_step')
 @pytest.mark.parametrize('shape, batch', [((4, 20, 20), 4), ((20, 20), 20), ((4, 1, 20), 4), ((4, 1, 1, 1), 4)])
 def test_bias_of_fewer_axes_equals_the_reference(shape: tuple[int, ...], batch: int):
     """Its first axis as long as the batch, though it may be that of heads or queries."""
-    (q, k, v), _ = inputs(20, batch=batch)
-    request = make_request(q, k, v, Softmax(), bias=jax.random.normal(jax.random.key(1), shape))
-    assert_close(dense_loop.attend_by_rows(request), reference.serve(request))
+
+    @quick
+    def all_ways(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> tuple:
+        request, found = make_request(q, k, v, Softmax(), bias=bias), []
+        for heads in STEPS:
+            with in_steps_of(heads):
+                found.append(dense_loop.attend_by_rows(request))
+        return found, reference.serve(request)
+
+    bias = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    found, expected = all_ways(*inputs(20, batch=batch)[0], bias)
+    for one in found:
+        assert_close(one, expected)
 
 
-@pytest.mark.usefixtures('heads_of_a_step')
-@pytest.mark.parametrize('forbidding', [-jnp.inf, float(jnp.finfo(jnp.float32).min), -1e9])
-def test_bias_that_forbids_every_allowed_key_equals_the_reference(forbidding: float):
+@pytest.mark.usefixtures('_loop')
+def test_bias_that_forbids_every_allowed_key_equals_the_reference():
     """Padding on the left by a bias: the first queries of a causal row have no key; nobody reads a later one."""
-    (q, k, v), _ = inputs(20)
-    bias = jnp.where(jnp.arange(20)[None] < jnp.asarray([[0], [3]]), forbidding, 0.0)[:, None, None]
-    options = {'bias': bias, 'return_lse': True}
-    found, expected = (attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference'))
-    assert_close(found, expected)
-    assert (forbidding == -1e9) or not found[0][1, :3].any()
+
+    @quick
+    def both_ways(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> list:
+        options = {'bias': bias, 'return_lse': True}
+        with in_steps_of(2):
+            return [attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference')]
+
+    is_padding = (np.arange(20)[None] < np.asarray([[0], [3]]))[:, None, None]
+    for forbidding in (-np.inf, float(np.finfo(np.float32).min), -1e9):
+        bias = np.where(is_padding, forbidding, 0.0).astype(np.float32)
+        found, expected = jax.device_get(both_ways(*inputs(20)[0], bias))
+        assert_close(found, expected)
+        assert (forbidding == -1e9) or not found[0][1, :3].any()
 
 
-@pytest.mark.usefixtures('heads_of_a_step')
-def test_one_row_and_vmap_equal_the_reference():
+@pytest.mark.usefixtures('_loop')
+@pytest.mark.parametrize('heads', [1, 4])
+def test_one_row_and_vmap_equal_the_reference(heads: int):
     (q, k, v), extra = inputs(20, 'padding', batch=1)
-    expected = attend(q, k, v, Softmax(Causal()), backend='reference', **extra)
-    assert_close(attend(q, k, v, Softmax(Causal()), backend='loop', **extra), expected)
-    mapped = jax.vmap(lambda q: attend(q, k, v, Softmax(Causal()), backend='loop', **extra))(jnp.stack([q, 2 * q]))
-    assert_close(mapped[0], expected)
-    assert_close(mapped[1], attend(2 * q, k, v, Softmax(Causal()), backend='reference', **extra))
+
+    @quick
+    def all_ways(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
+        queries = jnp.stack([q, 2 * q])
+
+        def call(q: jax.Array, backend: str = 'loop') -> jax.Array:
+            return attend(q, k, v, Softmax(Causal()), backend=backend, **extra)
+
+        with in_steps_of(heads):
+            return call(q), jax.vmap(call)(queries), [call(q, 'reference') for q in queries]
+
+    found, mapped, expected = all_ways(q, k, v)
+    assert_close(found, expected[0])
+    assert_close(mapped, np.stack(expected))
 
 
-@pytest.mark.usefixtures('heads_of_a_step')
-@pytest.mark.parametrize('is_traced', [False, True])
-def test_relative_term_equals_the_reference(is_traced: bool):
+@pytest.mark.usefixtures('_loop')
+@pytest.mark.parametrize('heads, is_traced', [(1, False), (2, True), (4, False)])
+def test_relative_term_equals_the_reference(heads: int, is_traced: bool):
     (q, k, v), extra = inputs(20, 'traced offset' if is_traced else 'offset')
-    p, table = jax.random.normal(jax.random.key(1), q.shape), jax.random.normal(jax.random.key(2), (50, 4, 8))
+    rng = np.random.default_rng(1)
+    p, table = (rng.normal(size=shape).astype(np.float32) for shape in (q.shape, (50, 4, 8)))
 
     def loss(p: jax.Array, table: jax.Array, q: jax.Array, backend: str) -> jax.Array:
         relative = Relative(p, table)
         return (attend(q, k, v, Softmax(Causal()), relative=relative, backend=backend, **extra) ** 2).sum()
 
-    found, expected = (
-        quick(jax.value_and_grad(functools.partial(loss, backend=backend), (0, 1, 2)))(p, table, q)
-        for backend in ('loop', 'reference')
-    )
+    @quick
+    def both_ways(*arrays: jax.Array) -> list:
+        with in_steps_of(heads):
+            return [jax.value_and_grad(loss, (0, 1, 2))(*arrays, backend) for backend in ('loop', 'reference')]
+
+    found, expected = both_ways(p, table, q)
     assert_close(found, expected, gradient=True)
 
 
-@pytest.mark.usefixtures('heads_of_a_step')
 def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
     """Products are float32's here, so it is no further off than the plain way."""
-    (q, k, v), extra = inputs(20, 'padding')
-    exact = attend(q, k, v, Softmax(), backend='reference', **extra)
-    rounded = [x.astype(jnp.bfloat16) for x in (q, k, v)]
-    out = attend(*rounded, Softmax(), backend='loop', **extra)
+    arrays, extra = inputs(20, 'padding')
+
+    @quick
+    def all_ways(*arrays: jax.Array) -> tuple:
+        rounded = [x.astype(jnp.bfloat16) for x in arrays]
+        request = make_request(*rounded, Softmax(), **extra)
+        with in_steps_of(2):
+            found = dense_loop.attend_by_rows(request)[0]
+        return found, serve_dense(request)[0], attend(*arrays, Softmax(), backend='reference', **extra)
+
+    out, plain, exact = jax.device_get(all_ways(*arrays))
     assert out.dtype == jnp.bfloat16
-    plain = serve_dense(make_request(*rounded, Softmax(), **extra))[0]
-    errors = [float(jnp.abs(x.astype(jnp.float32) - exact).max()) for x in (out, plain)]
+    errors = [np.abs(x.astype(np.float32) - exact).max() for x in (out, plain)]
     assert errors[0] <= 1.1 * errors[1]
 
 
@@ -146,21 +177,18 @@ def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
 @pytest.mark.parametrize('remat, stack, norm', [('full', 'plain', 'post'), ('none', 'reversible', 'pre')])
 def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, monkeypatch: pytest.MonkeyPatch):
     """Loss and gradients of a stack under dropout, with relative buckets as a bias that is learned."""
-    sizes = {'width': 16, 'heads': 2, 'layers': 2, 'vocab_size': 13, 'max_length': 16, 'relative': 't5'}
-    config = ModelConfig(**sizes, remat=remat, stack=stack, norm=norm, dropout_rate=0.1, attention_dropout_rate=0.1)
-    graph, state = nnx.split(FineTuningModel(config, HeadConfig(kind='sequence', outputs=2), rngs=nnx.Rngs(0)))
-    tokens = jax.random.randint(jax.random.key(1), (3, 12), 0, 13)
-    batch = {
-        'tokens': tokens,
-        'token_types': tokens % 2,
-        'segments': (jnp.arange(12)[None] < jnp.asarray([[12], [5], [9]])),
-    }
-    batch['segments'] = batch['segments'].astype(jnp.int32)
+    fields = {'width': 16, 'heads': 2, 'layers': 2, 'max_length': 16, 'relative': 't5', 'dropout_rate': 0.1}
+    config = ModelConfig(**fields, remat=remat, stack=stack, norm=norm, attention_dropout_rate=0.1)
+    graph, params = drawn(lambda: Stack(config, rngs=nnx.Rngs(0)))
+    x = np.random.default_rng(1).normal(size=(3, 12, 16)).astype(np.float32)
+    segments = (np.arange(12)[None] < np.asarray([[12], [5], [9]])).astype(np.int32)
+    places = np.broadcast_to(np.arange(12, dtype=np.int32), (3, 12))
 
-    def loss(state: nnx.State) -> jax.Array:
-        return (nnx.merge(graph, state)(batch, rng=jax.random.key(2))['logits'] ** 2).sum()
+    def loss(params: dict) -> jax.Array:
+        out = nnx.merge(graph, params)(jnp.asarray(x), Context(segments, places, rng=jax.random.key(2)))
+        return (jnp.where(segments[..., None] > 0, out, 0.0) ** 3).sum()
 
-    params, programs = nnx.to_pure_dict(state), []
+    programs = []
     for is_taken in (False, True):
         monkeypatch.setattr(serve, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
         programs.append(quick(jax.value_and_grad(loss)).lower(params))

@@ -36,12 +36,12 @@ def make_chosen(lists: np.ndarray) -> ChosenTiles:
 
 @pytest.mark.parametrize('length', [1, 3, 4, 5, 8])
 def test_tiles_hold_the_listed_order_and_end_with_an_empty_one(length: int):
-    x = np.random.default_rng(0).normal(size=(2, length, 3))
+    x = np.random.default_rng(0).normal(size=(2, length, 3)).astype(np.float32)
     listing = np.random.default_rng(1).permutation(length)
-    tiles = np.asarray(into_tiles(jnp.asarray(x), listing, S, fill=7))
+    tiles = np.asarray(jax.jit(lambda x: into_tiles(x, listing, S, fill=7))(x))
     assert tiles.shape == (2, -(-length // S) + 1, S, 3)
     flat = tiles.reshape(2, -1, 3)
-    np.testing.assert_array_equal(flat[:, :length], jnp.asarray(x)[:, listing])
+    np.testing.assert_array_equal(flat[:, :length], x[:, listing])
     assert (flat[:, length:] == 7).all()
 
 
@@ -51,7 +51,7 @@ def test_a_side_knows_positions_segments_and_numbers():
         jnp.asarray([[1, 1, 2, 2, 0]] * 2),
         np.array([4, 2, 0, 1, 3]),
     )
-    side = make_side(positions, segments, listing, S)
+    side = jax.device_get(jax.jit(lambda: make_side(positions, segments, listing, S))())
     assert side.positions_b1nS.shape == (1, 1, 3, S) and side.segments_B1nS.shape == (2, 1, 3, S)
     np.testing.assert_array_equal(side.numbers_11nS.ravel(), [4, 2, 0, 1, 3, -1, -1, -1, -1, -1, -1, -1])
     np.testing.assert_array_equal(side.positions_b1nS.ravel()[:5], [9, 7, 5, 6, 8])
@@ -65,8 +65,8 @@ def test_tiles_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
     """Computed tiles [.., t, S ..]; those that each of them visits [.., t, w, S ..]."""
     x = np.arange(2 * 3 * 5 * S * math.prod(rest)).reshape(2, 3, 5, S, *rest)
     chosen, lists = make_chosen(LISTS[name]), LISTS[name]
-    np.testing.assert_array_equal(take_computed(chosen, jnp.asarray(x)), x[:, :, COMPUTED])
-    visited = np.asarray(take_visited(chosen, jnp.asarray(x)))
+    computed, visited = jax.device_get(jax.jit(lambda x: (take_computed(chosen, x), take_visited(chosen, x)))(x))
+    np.testing.assert_array_equal(computed, x[:, :, COMPUTED])
     assert visited.shape == (2, 3, 2, 2, S, *rest)
     for head, tile in np.ndindex(3, 2):
         np.testing.assert_array_equal(visited[:, head, tile], x[:, head, lists[head % len(lists), tile]])
@@ -84,8 +84,9 @@ def test_tiles_that_share_a_list_pick_it_once(tiles: list[int]):
     x = np.arange(2 * 3 * 5 * S * 2).reshape(2, 3, 5, S, 2)
     chosen = make_chosen(np.array(tiles))
     assert chosen.is_shared
-    np.testing.assert_array_equal(take_computed(chosen, jnp.asarray(x)), x[:, :, COMPUTED])
-    np.testing.assert_array_equal(take_visited(chosen, jnp.asarray(x)), x[:, :, None, tiles])
+    computed, visited = jax.jit(lambda x: (take_computed(chosen, x), take_visited(chosen, x)))(x)
+    np.testing.assert_array_equal(computed, x[:, :, COMPUTED])
+    np.testing.assert_array_equal(visited, x[:, :, None, tiles])
 
 
 @pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
@@ -95,14 +96,18 @@ def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
     lists = np.array([1, 4, 2]) if name == 'shared' else LISTS[name]
     chunk = TileChunk(make_chosen(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
     q, k = (np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed, shape in SIDES)
-    numbers = jnp.arange(5 * S).reshape(1, 1, 5, S)
-    heads = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)
-    queries, keys = chunk.queries(jnp.asarray(q)), chunk.keys(jnp.asarray(k))
-    pairs = dot_products(chunk, queries, keys)
-    sums = weighted_sums(chunk, pairs, queries if by_key else keys)
-    query, key, head, pairs = np.broadcast_arrays(
-        chunk.spread_queries(numbers), chunk.spread_keys(numbers), chunk.spread_heads(heads), pairs
-    )
+    numbers = jnp.asarray(np.arange(5 * S).reshape(1, 1, 5, S))
+    heads = jnp.asarray(np.arange(2 * 3 * 2).reshape(2, 3, 2))
+
+    @jax.jit
+    def results(q: jax.Array, k: jax.Array) -> tuple:
+        queries, keys = chunk.queries(q), chunk.keys(k)
+        pairs = dot_products(chunk, queries, keys)
+        spread = chunk.spread_queries(numbers), chunk.spread_keys(numbers), chunk.spread_heads(heads)
+        return weighted_sums(chunk, pairs, queries if by_key else keys), (*spread, pairs)
+
+    sums, spread = jax.device_get(results(q, k))
+    query, key, head, pairs = np.broadcast_arrays(*spread)
     batch, group, head = np.unravel_index(head, (2, 3, 2))
     query_vectors = q[batch, group, query // S, head, query % S]
     key_vectors = k[batch, group, key // S, key % S]

@@ -27,7 +27,7 @@ def numbers_and_lists(chosen: ChosenTiles, _: TileClass, total: jax.Array) -> tu
 def test_a_class_runs_in_steps_and_drops_repeats(tiles: int, is_shared: bool):
     numbers, lists = [4, 1, 7, 2, 0], [[1, 2], [3, 4], [5, 6], [7, 8], [9, 0]]
     tile_class = make_class(numbers, None if is_shared else lists)
-    total, (found, sums) = run_class(tile_class, tiles, numbers_and_lists, jnp.asarray(0))
+    total, (found, sums) = jax.jit(lambda: run_class(tile_class, tiles, numbers_and_lists, jnp.asarray(0)))()
     assert total == 5
     np.testing.assert_array_equal(found, numbers)
     np.testing.assert_array_equal(sums, [1] * 5 if is_shared else np.sum(lists, 1))
@@ -36,7 +36,7 @@ def test_a_class_runs_in_steps_and_drops_repeats(tiles: int, is_shared: bool):
 def test_a_loop_returns_all_tiles_in_order_and_fills_the_rest():
     classes = make_class([5, 2], [[1, 1], [2, 2]]), make_class([0, 3, 4])
     loop = Loop(classes, 7, tile_pair_bytes=8, step_bytes=(16, 16))
-    total, (found, sums) = run_loop(loop, numbers_and_lists, jnp.asarray(10), (-1.0, -2.0))
+    total, (found, sums) = jax.jit(lambda: run_loop(loop, numbers_and_lists, jnp.asarray(10), (-1.0, -2.0)))()
     assert total == 15
     np.testing.assert_array_equal(found, [0, -1, 2, 3, 4, 5, -1])
     np.testing.assert_array_equal(sums, [1, -2, 4, 1, 1, 2, -2])

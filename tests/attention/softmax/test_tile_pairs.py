@@ -58,8 +58,9 @@ def as_matrix(x: jax.Array, by_key: bool) -> np.ndarray:
 @pytest.mark.parametrize('pattern', [Full(), Causal()], ids=['full', 'causal'])
 def test_pairs_are_allowed_by_pattern_and_segments(pattern: Pattern, by_key: bool):
     """Segment 0 is padding: nobody reads it, not even padding."""
-    masks = allowed(whole_chunk(by_key), make_options(pattern), make_mask_inputs(SEGMENTS))
-    found = jnp.broadcast_to(jnp.stack(jnp.broadcast_arrays(*masks)).all(axis=0), (1, 1, 2, *masks[-1].shape[3:]))
+    masks = jax.jit(lambda: allowed(whole_chunk(by_key), make_options(pattern), make_mask_inputs(SEGMENTS)))()
+    found = np.stack(np.broadcast_arrays(*masks)).all(axis=0)
+    found = np.broadcast_to(found, (1, 1, 2, *masks[-1].shape[3:]))
     segments, places = np.asarray(SEGMENTS[0]), np.arange(L)
     expected = (segments[:, None] == segments) & (segments != 0) & pattern(places[:, None], places[None])
     np.testing.assert_array_equal(as_matrix(found, by_key), expected)
@@ -76,7 +77,8 @@ def test_dropout_scales_what_it_keeps_and_is_the_same_by_query_and_by_key():
     mask_inputs = make_mask_inputs(seeds=jnp.asarray([[[7]]], jnp.uint32))
     options = make_options(rate=0.25)
     by_query, by_key = (
-        as_matrix(dropout_factor(whole_chunk(side), options, mask_inputs), side) for side in (False, True)
+        as_matrix(jax.jit(lambda side=side: dropout_factor(whole_chunk(side), options, mask_inputs))(), side)
+        for side in (False, True)
     )
     np.testing.assert_array_equal(by_query, by_key)
     assert set(np.unique(by_query)) == {0.0, np.float32(1 / 0.75)}
@@ -90,19 +92,32 @@ def softmax(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def test_outputs_and_gradients_of_logits_are_those_of_the_formula():
-    q, k, v, dout = (jax.random.normal(rng, (L, 8)) for rng in jax.random.split(jax.random.key(0), 4))
-    tiles = [into_tiles(x[None], IN_ORDER, S)[:, None] for x in (q, k, v, dout)]
-    operands, options = TileOperands(tiles[0][:, :, :, None], tiles[1], tiles[2], ()), make_options(Causal())
-    out, lse = jax.jit(lambda: forward_chunk(whole_chunk(False), options, operands, make_mask_inputs()))()
-    expected, expected_lse = softmax(q, k, v)
-    assert_close((out.reshape(2 * S, 8)[:L], lse.ravel()[:L]), (expected, expected_lse))
-    delta = (dout * expected).sum(axis=-1)
-    by_tile = [into_tiles(x[None], IN_ORDER, S)[:, None, :, None] for x in (expected_lse, delta)]
-    saved = SavedTiles(by_tile[0], tiles[3][:, :, :, None], by_tile[1])
-    _, pull = jax.vjp(lambda q, k: softmax(q, k, v)[0], q, k)
+    arrays = [jnp.asarray(x, jnp.float32) for x in np.random.default_rng(0).normal(size=(4, L, 8))]
+    options = make_options(Causal())
+
+    @jax.jit
+    def tiled(*arrays: jax.Array) -> tuple:
+        tiles = [into_tiles(x[None], IN_ORDER, S)[:, None] for x in arrays]
+        operands = TileOperands(tiles[0][:, :, :, None], tiles[1], tiles[2], ())
+        return (
+            operands,
+            tiles[3][:, :, :, None],
+            forward_chunk(whole_chunk(False), options, operands, make_mask_inputs()),
+        )
+
+    @jax.jit
+    def defined(q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array) -> tuple:
+        (expected, lse), pull = jax.vjp(lambda q, k: softmax(q, k, v), q, k)
+        by_tile = [into_tiles(x[None], IN_ORDER, S)[:, None, :, None] for x in (lse, (dout * expected).sum(axis=-1))]
+        return expected, lse, pull((dout, jnp.zeros_like(lse))), by_tile
+
+    operands, dout_tiles, (out, lse) = tiled(*arrays)
+    expected, expected_lse, gradients, by_tile = defined(*arrays)
+    assert_close((np.reshape(out, (2 * S, 8))[:L], np.ravel(lse)[:L]), (expected, expected_lse))
+    saved, (q, k, v) = SavedTiles(by_tile[0], dout_tiles, by_tile[1]), [np.asarray(x) for x in arrays[:3]]
     for by_key in (False, True):
         chunk = whole_chunk(by_key)
         pairs = jax.jit(lambda chunk=chunk: backward_pairs(chunk, options, operands, make_mask_inputs(), saved, []))()
         weights, dlogits = (as_matrix(x, by_key) for x in pairs)
-        assert_close((dlogits @ k, dlogits.T @ q), pull(dout), gradient=True)
+        assert_close((dlogits @ k, dlogits.T @ q), gradients, gradient=True)
         assert_close(weights @ v, expected)

@@ -1,5 +1,6 @@
 """What the tiled relative term does not serve, and the functions that it is made of."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -44,7 +45,11 @@ def test_tiles_beyond_the_table_are_its_ends_and_send_their_gradient_there():
     ],
 )
 def test_tiles_that_are_no_neighbours_are_refused(pattern, positions):
-    x, table = jnp.zeros((1, 130, 1, 4)), jnp.zeros((9, 1, 4))
-    options = {'query_positions': positions, 'key_positions': positions, 'relative': Relative(x, table)}
+    options = {'query_positions': positions, 'key_positions': positions, 'backend': 'blocked'}
+    x, table = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 130, 1, 4), (9, 1, 4)))
+
+    def call(x: jax.Array, table: jax.Array) -> jax.Array:
+        return ea.attend(x, x, x, ea.parse_mechanism(pattern), relative=Relative(x, table), **options)
+
     with pytest.raises(NotImplementedError, match='blocked has relative attention for'):
-        ea.attend(x, x, x, ea.parse_mechanism(pattern), backend='blocked', **options)
+        jax.eval_shape(call, x, table)

@@ -1,6 +1,8 @@
 """Softmax over tiles: results and gradients do not depend on how the work is cut into chunks."""
 
+import functools
 import re
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from efficient_attention.attention.devices import using_forms
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_softmax import sum_to, tiles_first, tiles_third, with_empty_tile
+from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 S = 16
@@ -29,17 +32,16 @@ def test_small_helpers():
 # ---- whole passes ----
 
 
-def gradients_and_outputs(text: str, bias: object, **options: object) -> tuple:
-    """Outputs, log-sum-exps and gradients of q, k, v and the bias at 60 positions, on the blocked backend."""
-    q, k, v = (jax.random.normal(rng, (1, 60, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
+def program(text: str, bias: object, **options: object) -> Callable[[], tuple]:
+    """Gives outputs, log-sum-exps and gradients of q, k, v and the bias at 60 positions, on the blocked backend."""
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 60, 2, 8)).astype(np.float32)
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, bias: object) -> tuple:
         pattern = Softmax(parse_pattern(text), S)
         out, lse = attend(q, k, v, pattern, backend='blocked', bias=bias, return_lse=True, **options)
         return (out * jnp.cos(jnp.arange(out.size).reshape(out.shape))).sum() + jnp.sin(lse).sum(), (out, lse)
 
-    quickly = {'xla_backend_optimization_level': 0}  # compiles in half the time
-    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True), compiler_options=quickly)(q, k, v, bias)
+    return functools.partial(quick(jax.grad(loss, (0, 1, 2, 3), has_aux=True)), q, k, v, bias)
 
 
 def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
@@ -49,9 +51,9 @@ def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
 @pytest.mark.parametrize(
     'text, bias',
     [
-        ('causal', jax.random.normal(jax.random.key(7), (1, 2, 60, 60))),
+        ('causal', np.random.default_rng(7).normal(size=(1, 2, 60, 60)).astype(np.float32)),
         ('longformer(5, 2)', jax.tree_util.Partial(slopes, jnp.asarray([0.1, 0.3]))),
-        ('causal & bigbird(16, 1)', jax.random.normal(jax.random.key(8), (1, 1, 1, 60))),
+        ('causal & bigbird(16, 1)', np.random.default_rng(8).normal(size=(1, 1, 1, 60)).astype(np.float32)),
     ],
     ids=['array', 'function', 'keys alone'],
 )
@@ -60,7 +62,7 @@ def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
     results = []
     for size in (1, 2**30):
         with using_forms(tile_step_bytes=size, shared_tile_step_bytes=size):
-            results.append(gradients_and_outputs(text, bias, dropout_rate=0.2, rng=jax.random.key(1)))
+            results.append(program(text, bias, dropout_rate=0.2, rng=jax.random.key(1))())
     assert_close(*results, gradient=True)
 
 
@@ -68,12 +70,13 @@ def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
 def test_a_bias_that_grows_away_from_its_queries_does_not_overflow(text: str):
     """Rows of lists are filled up with queries that do not exist; whatever their bias is, they weigh nothing."""
     bias = jax.tree_util.Partial(lambda scale, query, key: scale * (key - query).astype(jnp.float32), jnp.asarray(5.0))
-    for x in jax.tree.leaves(gradients_and_outputs(text, bias)):
-        assert jnp.isfinite(x).all()
+    for x in jax.tree.leaves(program(text, bias)()):
+        assert np.isfinite(x).all()
 
 
 def test_the_same_call_gives_the_same_bits():
-    first, second = (gradients_and_outputs('sparse_strided(8)', None) for _ in range(2))
+    run = program('sparse_strided(8)', None)
+    first, second = run(), run()
     for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -94,29 +97,31 @@ def looked_up(table: jax.Array, shift: jax.Array, query: jax.Array, key: jax.Arr
 
 
 def test_a_bias_function_may_have_whole_numbers_among_its_parameters():
-    q = jax.random.normal(jax.random.key(0), (1, 40, 2, 8))
-    table, shift = jax.random.normal(jax.random.key(1), (2, 9)), jnp.asarray(4)
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(1, 40, 2, 8)), jnp.float32)
+    table, shift = np.random.default_rng(1).normal(size=(2, 9)).astype(np.float32), jnp.asarray(4)
 
     def loss(table: jax.Array, backend: str) -> jax.Array:
         bias = jax.tree_util.Partial(looked_up, table, shift)
         return (attend(q, q, q, Softmax(parse_pattern('causal'), S), bias=bias, backend=backend) ** 2).sum()
 
-    gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    assert_close(gradient(table, 'blocked'), gradient(table, 'reference'), gradient=True)
+    both_ways = quick(lambda table: [jax.grad(loss)(table, backend) for backend in ('blocked', 'reference')])
+    assert_close(*both_ways(table), gradient=True)
 
 
 @pytest.mark.parametrize('shape', [(3, 2, 1, 1, 1), (5, 1), (1, 3, 1, 1)], ids=str)
 def test_a_bias_function_that_returns_another_shape_is_refused(shape: tuple[int, ...]):
-    q = jnp.ones((1, 40, 4, 8))
+    q = jax.ShapeDtypeStruct((1, 40, 4, 8), jnp.float32)
     with pytest.raises(ValueError, match='the bias function returned .* it must be'):
-        attend(q, q, q, Softmax(tile=S), bias=lambda query, key: jnp.ones(shape), backend='blocked')  # noqa: ARG005
+        jax.eval_shape(
+            lambda q: attend(q, q, q, Softmax(tile=S), bias=lambda *_: jnp.ones(shape), backend='blocked'), q
+        )
 
 
 def test_a_bias_function_may_return_fewer_axes_and_another_float():
-    q = jax.random.normal(jax.random.key(0), (1, 40, 2, 8))
+    q = np.random.default_rng(0).normal(size=(1, 40, 2, 8)).astype(np.float32)
 
     def bias(query: jax.Array, key: jax.Array) -> jax.Array:
         return (query - key)[0, 0].astype(jnp.bfloat16)
 
-    run = jax.jit(lambda q, backend: attend(q, q, q, Softmax(tile=S), bias=bias, backend=backend), static_argnums=1)
-    assert_close(run(q, 'blocked'), run(q, 'reference'))
+    ways = quick(lambda q: [attend(q, q, q, Softmax(tile=S), bias=bias, backend=x) for x in ('blocked', 'reference')])
+    assert_close(*ways(q))

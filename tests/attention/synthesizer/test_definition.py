@@ -1,7 +1,8 @@
 """Synthesizers: what no token decides is the same for all rows; positions beyond the tables; bad texts."""
 
+from collections.abc import Callable
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,17 +13,22 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.errors import InputError
-from tests.attention.cells import drawn_operands, inputs
+from tests.attention.cells import drawn_operands, inputs, quick
+
+
+def weights_of(mechanism: Synthesizer) -> Callable:
+    learned = drawn_operands(mechanism, 4, 8)
+    return quick(lambda q, k: attention_weights(q, k, mechanism, learned=learned))
 
 
 def test_weights_of_tables_are_the_same_for_all_tokens():
     q, k, _ = inputs(12)[0]
     for mechanism in (Synthesizer('random', 16), Synthesizer('factorized', 16, 3)):
-        weights = attention_weights(q, k, mechanism, learned=drawn_operands(mechanism, 4, 8))
+        weights = weights_of(mechanism)(q, k)
         np.testing.assert_array_equal(weights[0], weights[1])
         assert not mechanism.reads.queries and not mechanism.reads.keys
     dense = Synthesizer('dense', 16)
-    weights = attention_weights(q, k, dense, learned=drawn_operands(dense, 4, 8))
+    weights = np.asarray(weights_of(dense)(q, k))
     assert np.abs(weights[0] - weights[1]).max() > 0.01
     assert dense.reads.queries and not dense.reads.keys
 
@@ -33,12 +39,15 @@ def test_positions_beyond_the_tables_are_nan(kind: str, backend: str):
     """They are known while the program runs alone; rows that are too long are refused before."""
     mechanism, (q, k, v) = Synthesizer(kind, 8, pattern=Causal()), inputs(6)[0]
     learned = drawn_operands(mechanism, 4, 8)
-    places = jnp.asarray([np.arange(6), np.arange(6) + 4])
-    options = {'query_positions': places, 'key_positions': places, 'learned': learned, 'backend': backend}
-    out = jax.jit(lambda *x: attend(*x, mechanism, **options))(q, k, v)
-    assert jnp.isfinite(out[0]).all() and jnp.isfinite(out[1, :4]).all() and jnp.isnan(out[1, 4:]).all()
-    below = options | {'query_positions': places.at[1].add(-5), 'key_positions': places.at[1].add(-5)}
-    assert jnp.isnan(jax.jit(lambda *x: attend(*x, mechanism, **below))(q, k, v)[1, 0]).all()
+
+    @quick
+    def run(places: jax.Array) -> jax.Array:
+        options = {'query_positions': places, 'key_positions': places, 'learned': learned, 'backend': backend}
+        return attend(q, k, v, mechanism, **options)
+
+    out = np.asarray(run(np.asarray([np.arange(6), np.arange(6) + 4], np.int32)))
+    assert np.isfinite(out[0]).all() and np.isfinite(out[1, :4]).all() and np.isnan(out[1, 4:]).all()
+    assert np.isnan(np.asarray(run(np.asarray([np.arange(6), np.arange(6) - 1], np.int32)))[1, 0]).all()
     with pytest.raises(NotImplementedError, match='synthesizer has no room for 9 positions, only for 8'):
         init_cache(CacheSpec(mechanism, 4, 4, 8, 9), 2, 'float32')
 

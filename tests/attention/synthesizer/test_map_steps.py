@@ -1,5 +1,8 @@
 """A loop over groups and their steps: results, gradients, and steps that are not computed for nothing."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,11 +22,11 @@ def compute(fixed: dict[str, Array], group: dict[str, Array], step: dict[str, Ar
 def arrays() -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     rng = np.random.default_rng(0)
     fixed = {
-        'number_nS': jnp.asarray(rng.integers(0, 3, (STEPS, S))),
-        'number_1M': jnp.asarray(rng.integers(0, 3, (1, M))),
+        'number_nS': rng.integers(0, 3, (STEPS, S)).astype(np.int32),
+        'number_1M': rng.integers(0, 3, (1, M)).astype(np.int32),
     }
-    groups = {name: jnp.asarray(rng.normal(size=(GROUPS, M)), jnp.float32) for name in 'yz'}
-    return fixed, groups, {'x': jnp.asarray(rng.normal(size=(GROUPS, STEPS, S, M)), jnp.float32)}
+    groups = {name: rng.normal(size=(GROUPS, M)).astype(np.float32) for name in 'yz'}
+    return fixed, groups, {'x': rng.normal(size=(GROUPS, STEPS, S, M)).astype(np.float32)}
 
 
 def at_once(fixed: dict[str, Array], groups: dict[str, Array], steps: dict[str, Array]) -> Array:
@@ -38,21 +41,26 @@ def at_once(fixed: dict[str, Array], groups: dict[str, Array], steps: dict[str, 
 
 def test_results_and_gradients_are_those_of_each_step_by_itself():
     fixed, groups, steps = arrays()
-    turn = jnp.cos(jnp.arange(GROUPS * STEPS * S * M, dtype=jnp.float32)).reshape(-1, S, M)
-    assert_close(jax.jit(map_steps, static_argnums=0)(compute, fixed, groups, steps), at_once(fixed, groups, steps))
+    turn = np.cos(np.arange(GROUPS * STEPS * S * M, dtype=np.float32)).reshape(-1, S, M)
 
-    def loss(groups: dict[str, Array], steps: dict[str, Array]) -> Array:
-        return (map_steps(compute, fixed, groups, steps) * turn).sum()
+    def loss(groups: dict[str, Array], steps: dict[str, Array], way: Callable) -> tuple[Array, Array]:
+        out = way(jax.tree.map(jnp.asarray, fixed), groups, steps)
+        return (out * turn).sum(), out
 
-    def expected(groups: dict[str, Array], steps: dict[str, Array]) -> Array:
-        return (at_once(fixed, groups, steps) * turn).sum()
-
-    found = jax.jit(jax.grad(loss, (0, 1)))(groups, steps)
-    assert_close(found, jax.jit(jax.grad(expected, (0, 1)))(groups, steps), gradient=True)
+    ways = functools.partial(map_steps, compute), at_once
+    both = jax.jit(lambda *x: [jax.grad(loss, (0, 1), has_aux=True)(*x, way) for way in ways])
+    (gradients, out), (expected_gradients, expected) = both(groups, steps)
+    assert_close(out, expected)
+    assert_close(gradients, expected_gradients, gradient=True)
 
 
 def test_rows_may_be_mapped():
     fixed, groups, steps = arrays()
-    rows = {'x': jnp.stack([steps['x'], 2.0 * steps['x']])}
-    found = jax.vmap(lambda x: map_steps(compute, fixed, groups, x))(rows)
-    assert_close(found[1], at_once(fixed, groups, {'x': rows['x'][1]}))
+    rows = {'x': np.stack([steps['x'], 2.0 * steps['x']])}
+
+    @jax.jit
+    def both(fixed: dict, groups: dict, rows: dict) -> tuple[Array, Array]:
+        found = jax.vmap(lambda x: map_steps(compute, fixed, groups, x))(rows)
+        return found[1], at_once(fixed, groups, {'x': rows['x'][1]})
+
+    assert_close(*both(fixed, groups, rows))
