@@ -13,6 +13,7 @@ from configs.common import default_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, file_hashes
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir
@@ -71,12 +72,12 @@ def fresh_workdir(folder: Path, **fields: Any) -> Path:
     return drawn_workdir(build_run(tiny_config(folder, **fields)), folder / 'workdir')
 
 
-def drawn_workdir(run: Run, workdir: Path) -> Path:
-    """The workdir of any run that has saved its initial state and nothing else."""
+def drawn_workdir(run: Run, workdir: Path, state: TrainState | None = None) -> Path:
+    """The workdir of any run that has saved its initial state, or the given one, and nothing else."""
     config = run.config
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
         record = {FINGERPRINT: {'config': to_dict(config)} | run.fingerprint, FILES: file_hashes(workdir)}
-        checkpoints.save(0, run.drawn_state(), record=record)
+        checkpoints.save(0, state or run.drawn_state(), record=record)
     return workdir
