@@ -143,7 +143,7 @@ ALBERT = {'data.vocab_size': 64, 'model.embedding_width': 8, 'data.max_masked': 
 PAIRS = (
     FEW_STEPS | SMALL_MODEL | NO_DROPOUT | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
 )
-TINY = {'model.heads': 2, 'model.width': 8, 'model.feed_forward_width': 16, 'distill.layers': '2', 'data.max_masked': 3}
+TINY = {'model.heads': 2, 'model.width': 8, 'model.feed_forward_width': 16, 'distill.layers': '1', 'data.max_masked': 3}
 ARENA = FEW_STEPS | SMALL_MODEL | NO_DROPOUT | {'optimizer.bias_correction': False, 'optimizer.warmup_steps': 0}
 ARENA |= {'data.length': 30, 'model.max_length': 30}
 FIELDS = {
@@ -178,11 +178,11 @@ FIELDS = {
     'configs/finetune/tags.py:*': FEW_STEPS | SMALL_ROWS,
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT,
     'configs/prune/*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT,
-    'configs/distill/glue.py:*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT | {'train.start_layers': '2'},
+    'configs/distill/glue.py:*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT | {'train.start_layers': '1'},
     'configs/distill/tinybert.py:general': BOOKS
     | TINY
     | {'data.tokenizer': 'checkpoints/minilm/vocab.txt', 'data.vocab_size': 27, 'data.length': 24},
-    'configs/distill/tinybert.py:intermediate*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT | {'distill.layers': '2'},
+    'configs/distill/tinybert.py:intermediate*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT | {'distill.layers': '1'},
     'configs/distill/tinybert.py:prediction*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT,
 }
 
