@@ -86,4 +86,5 @@ def drawn_workdir(run: Run, workdir: Path, state: TrainState | None = None) -> P
 
 def one_by_one(run: Run) -> TrainState:
     """`run.drawn_state()`, an array at a time: the programs are small, and runs of other models share them."""
-    return jax.device_put(make_state(run.task, run.config, run.objective, run.pruner), run.shardings)
+    state = make_state(run.task, run.config, run.objective, run.pruner)
+    return jax.device_put(jax.tree.map(np.array, state), run.shardings)  # a step takes over no array twice
