@@ -4,6 +4,7 @@ from tests.bad_files import WORDS, Content
 from tests.bad_inputs import BadInput
 
 PAIR = 'the dog\tdog the\n'
+FEW = 'pairs.train=toy:reverse:100:2-20'  # of which a tokenizer is soon learned
 
 
 def train(fields: str, line: str, **files: Content) -> BadInput:
@@ -69,11 +70,11 @@ BAD_PAIRS = {
         "pairs.target_tokenizer is 'train:words'; known: ",
     ),
     'target tokenizer too large': train(
-        'pairs.target_tokenizer={here}/vocab.txt model.shared_table=False pairs.target_vocab_size=5',
+        f'{FEW} pairs.target_tokenizer={{here}}/vocab.txt model.shared_table=False pairs.target_vocab_size=5',
         'pairs.target_tokenizer has 7 pieces, more than model.target_vocab_size 5',
         vocab__txt=WORDS,
     ),
-    'begin unknown': train('pairs.begin=<s>', "pairs.begin is '<s>', which the tokenizer lacks"),
+    'begin unknown': train(f'{FEW} pairs.begin=<s>', "pairs.begin is '<s>', which the tokenizer lacks"),
     # ---- models ----
     'decoder missing': train(
         'model.decoder_layers=0', 'model.decoder_layers is 0; the task text_to_text needs a decoder'

@@ -17,7 +17,7 @@ from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.run import build_run
 from tests.tasks.letters import letters
 from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
-from tests.training.tiny_run import drawn_workdir, write_corpus
+from tests.training.tiny_run import drawn_workdir, one_by_one, write_corpus
 
 LENGTH, LONG = 64, 128  # tokens of a row; LONG where the config's rows have thousands
 # Weights so large that a mechanism's part in the loss is far above the tolerance; rates that show in the next loss.
@@ -50,7 +50,8 @@ def name_teacher(config: ConfigDict, workdir: Path) -> None:
     values['train'] |= {'start_from': '', 'start_layers': '', 'steps': 1}
     values['checkpoint'] |= {'best_metric': '', 'save_best': False, 'keep_best': 0}
     filled = fill_config(values)
-    drawn_workdir(build_run(filled.config, jax.devices()[:1], examples=filled.examples), workdir)
+    run = build_run(filled.config, jax.devices()[:1], examples=filled.examples)
+    drawn_workdir(run, workdir, one_by_one(run))
     config.distill.teacher = str(workdir)
     if ',' in config.distill.layers:
         config.model.layers = len(config.distill.layers.split(','))

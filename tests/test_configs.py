@@ -1,5 +1,6 @@
 """Every config file makes a run that is consistent in itself and a model that can be built, without any data."""
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -10,6 +11,8 @@ import pytest
 from flax import nnx
 
 from configs.lm.common import SMALL_DECODERS, small_decoder_config
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.nested_dicts import default_fields, from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.models.decoder import Decoder
@@ -42,15 +45,22 @@ def parameter_count(name: str, argument: str) -> int:
     get_config = importlib.import_module(name).get_config
     config = from_dict(filled((get_config(argument) if argument else get_config()).to_dict()), RunConfig)
 
+    return parameters_of(config.task, config.model, config.head, has_pairs=config.data.pairs != 'none')
+
+
+@functools.cache
+def parameters_of(task: str, model: ModelConfig, head: HeadConfig, *, has_pairs: bool) -> int:
+    """How many parameters a model has; configs of other data share it."""
+
     def build() -> nnx.Module:
         rngs = nnx.Rngs(0)
-        if config.task == 'language_modelling':
-            return make_language_model(config.model, rngs)
-        if config.task == 'text_to_text':
-            return EncoderDecoder(config.model, rngs=rngs)
-        if config.task == 'fine_tuning':
-            return FineTuningModel(config.model, config.head, rngs=rngs)
-        return PretrainingModel(config.model, has_pairs=config.data.pairs != 'none', rngs=rngs)
+        if task == 'language_modelling':
+            return make_language_model(model, rngs)
+        if task == 'text_to_text':
+            return EncoderDecoder(model, rngs=rngs)
+        if task == 'fine_tuning':
+            return FineTuningModel(model, head, rngs=rngs)
+        return PretrainingModel(model, has_pairs=has_pairs, rngs=rngs)
 
     return count(build)
 

@@ -1,6 +1,7 @@
 """What README.md, CONTRIBUTING.md and docs/ say: every block runs, and every measured figure has its command.
 
-A bash block's commands run on tiny sizes, or are parsed where `tests/documents/tiny.py` says why they do not run.
+A bash block's commands run on tiny sizes, or are parsed where `tests/documents/tiny.py` says why they do not run. Few
+runs are trained to their end (tests/documents/running.py).
 """
 
 import fnmatch
@@ -13,7 +14,7 @@ import pytest
 from tests.documents.figures import without_command
 from tests.documents.pages import NAMES, ROOT, Block, Command, all_blocks, all_commands, blocks, commands, read
 from tests.documents.running import Reader, parse, reason_to_skip
-from tests.documents.tiny import BEFORE, FIELDS, SHRUNK, SKIPPED, fields_pattern, make_folder, shrunk
+from tests.documents.tiny import BEFORE, BEGUN, FIELDS, SHRUNK, SKIPPED, TRAINED, fields_pattern, make_folder, shrunk
 
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
@@ -107,6 +108,11 @@ def test_every_smaller_size_is_needed():
 def test_all_fields_that_make_a_config_small_are_needed():
     run = [command for command in all_commands() if not reason_to_skip(command)]
     assert set(FIELDS) == {fields_pattern(command.words) for command in run} - {''}
+
+
+def test_runs_that_are_trained_or_begin_stand_on_a_page():
+    named = [*TRAINED, *BEGUN]
+    assert len(set(named)) == len(named) and set(named) <= set().union(*map(written_by, NAMES))
 
 
 def test_a_page_goes_on_only_from_what_another_one_left():

@@ -30,6 +30,8 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parent.parent
 # Without the eight emulated devices of the suite: a process of a user's has one CPU device.
 ENVIRONMENT = os.environ | {'XLA_FLAGS': FLAGS}
+# Of runs that compile a step: few operations, the same ones whatever `train.steps` says, so that they are kept.
+QUICK = ['model.dropout_rate=0', 'model.attention_dropout_rate=0', 'optimizer.schedule=constant', 'data.pairs=sop']
 Result = tuple[int, str, str]  # exit code, standard output, standard error
 
 
@@ -55,7 +57,7 @@ def training(folder: Path, workdir: Path, *arguments: str) -> list[str]:
 def trained(tmp_path_factory) -> Path:
     """The workdir of three steps by train.py, each evaluated and saved; its best is the worst, not to be the last."""
     folder = tmp_path_factory.mktemp('trained')
-    fields = ['train.steps=3', 'data.pairs=sop', 'eval.every_steps=1', 'checkpoint.every_steps=1']
+    fields = [*QUICK, 'train.steps=3', 'eval.every_steps=1', 'checkpoint.every_steps=1']
     fields += ['checkpoint.best_metric=masked_lm_loss', 'checkpoint.best_mode=max']
     code, out, err = call(*training(folder, folder / 'run', *(f'--config.{field}' for field in fields)))
     assert (code, out) == (0, ''), err
@@ -89,7 +91,8 @@ def test_evaluation_ends_with_one_json_object_of_the_runs_own_numbers(trained):
 
 
 def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
-    process = start(*training(tmp_path, tmp_path / 'run', '--config.train.steps=1000000'))
+    fields = [f'--config.{field}' for field in (*QUICK, 'train.steps=1000000')]
+    process = start(*training(tmp_path, tmp_path / 'run', *fields))
     for line in process.stderr:
         if line.startswith('step 8/'):
             process.send_signal(signal.SIGTERM)
@@ -292,7 +295,7 @@ def test_a_process_of_its_own_says_no_more(tmp_path):
 
 
 def test_a_run_that_does_not_learn_fails_with_one_line_and_another_code(call_here, tmp_path):
-    fields = ['optimizer.learning_rate=1e38', 'optimizer.warmup_steps=0', 'train.max_skipped_in_row=3']
+    fields = [*QUICK, 'optimizer.learning_rate=1e38', 'optimizer.warmup_steps=0', 'train.max_skipped_in_row=3']
     code, _, err = call_here(*training(tmp_path, tmp_path / 'run', *(f'--config.{field}' for field in fields)))
     assert code == 1 and 'Traceback' not in err
     assert err.splitlines()[-1].startswith('error: stopped at step ')

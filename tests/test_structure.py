@@ -6,7 +6,7 @@ import graphlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,14 @@ def part_of(module: str) -> str | None:
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
 
 
+def assert_in_none(paths: list[Path], found_in: Callable[[Path], Iterable[str]]) -> None:
+    """In none of the files is anything found; else says in which modules, and what."""
+    assert paths
+    found = {module_name(path): sorted(found_in(path)) for path in paths}
+    bad = [f'{name}: {", ".join(what)}' for name, what in found.items() if what]
+    assert not bad, '\n'.join(bad)
+
+
 @pytest.mark.parametrize(
     'source, target, back',
     [
@@ -139,15 +147,18 @@ def test_the_order_of_the_parts(source, target, back):
     assert arrow_points_back(source, target) is back
 
 
-@pytest.mark.parametrize('path', SOURCES, ids=module_name)
-def test_imports_point_one_way(path):
+def pointing_back(path: Path) -> list[str]:
+    """The packages that a file imports and may not."""
     source = part_of(module_name(path))
     targets = {part for name in depends_on(path) if (part := part_of(name)) in RANK}
     if source is None:  # the package itself shows the mechanisms and what stands on them, and is light
-        assert targets <= {'attention', 'modules', 'models', 'errors'}
-        return
+        return sorted(targets - {'attention', 'modules', 'models', 'errors'})
     assert source in RANK, f'{source} has no place in ORDER'
-    assert not [target for target in sorted(targets) if arrow_points_back(source, target)]
+    return [target for target in sorted(targets) if arrow_points_back(source, target)]
+
+
+def test_imports_point_one_way():
+    assert_in_none(SOURCES, pointing_back)
 
 
 def test_no_two_packages_import_one_another():
@@ -163,17 +174,20 @@ def test_no_two_packages_import_one_another():
     assert {name.removesuffix('.py') for name in packages} == set(ORDER)
 
 
-@pytest.mark.parametrize('path', sorted((ROOT / PACKAGE / 'data').rglob('*.py')), ids=module_name)
-def test_kinds_of_rows_share_only_what_lies_above_them(path):
+def test_kinds_of_rows_share_only_what_lies_above_them():
     """A kind of rows in data/ imports its own folder and the folders that all kinds share, which import no kind.
 
     Labelled examples may be long-range rows as well: examples/ reads arena/.
     """
     folders = {f'{PACKAGE}.data.{kind}' for kind in ('corpus', 'text', 'examples', 'pairs', 'arena')}
-    this_folder = '.'.join(module_name(path).split('.')[:3])
-    targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
-    also_read = {f'{PACKAGE}.data.arena'} if this_folder == f'{PACKAGE}.data.examples' else set()
-    assert not targets & folders - {this_folder} - also_read
+
+    def others(path: Path) -> set[str]:
+        this_folder = '.'.join(module_name(path).split('.')[:3])
+        targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
+        also_read = {f'{PACKAGE}.data.arena'} if this_folder == f'{PACKAGE}.data.examples' else set()
+        return targets & folders - {this_folder} - also_read
+
+    assert_in_none(sorted((ROOT / PACKAGE / 'data').rglob('*.py')), others)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -219,29 +233,33 @@ def test_every_module_that_loads_others_by_name_is_a_known_registry():
     assert all({name, name.rpartition('.')[0]} & modules for names in REGISTRIES.values() for name in names)
 
 
-@pytest.mark.parametrize('path', SOURCES, ids=module_name)
-def test_mechanisms_need_few_packages(path):
-    allowed = THIRD_PARTY.get(part_of(module_name(path)) or '')
-    if allowed is not None:
+def test_mechanisms_need_few_packages():
+    def needed(path: Path) -> set[str]:
         names = {name.split('.')[0] for name in imported(path, parse(path))}
-        assert names - set(sys.stdlib_module_names) - {PACKAGE} <= allowed
+        return names - set(sys.stdlib_module_names) - {PACKAGE} - THIRD_PARTY[str(part_of(module_name(path)))]
+
+    assert_in_none([path for path in SOURCES if part_of(module_name(path)) in THIRD_PARTY], needed)
 
 
 FINE_TUNE = ('arena', 'distill', 'prune')  # configs outside finetune/ whose runs fine-tune
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=module_name)
-def test_configs_import_only_their_common_file(path):
+def test_configs_import_only_their_common_file():
     """A config reads alone: it imports the `common.py` of all configs and of its folder, and the papers' sizes.
 
     Configs that fine-tune import that of finetune/ as well. Only a `common.py` knows the dataclasses of the fields.
     """
-    kind = path.relative_to(ROOT / 'configs').with_suffix('').parts[0]
-    kinds = f'{kind}|finetune' if kind in FINE_TUNE else kind
-    allowed = rf'configs(\.({kinds}))?\.common(\.\w+)?|ml_collections(\.\w+)?|{PACKAGE}\.models\.(\w+_)?sizes(\.\w+)?'
-    if path.name == 'common.py':
-        allowed += rf'|typing(\.\w+)?|{PACKAGE}\.config\.(run|nested_dicts)(\.\w+)?'
-    assert not [name for name in sorted(imported(path, parse(path))) if not re.fullmatch(allowed, name)]
+
+    def others(path: Path) -> list[str]:
+        kind = path.relative_to(ROOT / 'configs').with_suffix('').parts[0]
+        kinds = f'{kind}|finetune' if kind in FINE_TUNE else kind
+        allowed = rf'configs(\.({kinds}))?\.common(\.\w+)?|ml_collections(\.\w+)?'
+        allowed += rf'|{PACKAGE}\.models\.(\w+_)?sizes(\.\w+)?'
+        if path.name == 'common.py':
+            allowed += rf'|typing(\.\w+)?|{PACKAGE}\.config\.(run|nested_dicts)(\.\w+)?'
+        return [name for name in sorted(imported(path, parse(path))) if not re.fullmatch(allowed, name)]
+
+    assert_in_none(CONFIGS, others)
 
 
 def test_nothing_imports_the_entry_points():
@@ -273,9 +291,8 @@ def test_the_files_of_the_second_python_exist():
     assert core and not [name for name in listed.stdout.split() if not (ROOT / name).exists()]
 
 
-@pytest.mark.parametrize('path', [*SOURCES, *CONFIGS, *ENTRY_POINTS], ids=module_name)
-def test_nothing_runs_code_out_of_a_file(path):
-    assert not list(unsafe(path, parse(path)))
+def test_nothing_runs_code_out_of_a_file():
+    assert_in_none([*SOURCES, *CONFIGS, *ENTRY_POINTS], lambda path: unsafe(path, parse(path)))
 
 
 def unsafe(path: Path, tree: ast.Module) -> Iterator[str]:
@@ -327,12 +344,16 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     return [one.arg for one in named if one.arg not in ('self', 'cls')]
 
 
-@pytest.mark.parametrize('path', [*SOURCES, *ENTRY_POINTS], ids=module_name)
-def test_a_function_has_at_most_seven_parameters(path):
-    """Nobody holds more in mind: beyond it the arguments that go together belong into a dataclass or named tuple."""
+def with_many_parameters(path: Path) -> set[str]:
+    """The functions of a file that have more than seven parameters, and are none of `MANY_PARAMETERS`."""
     functions = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     many = {f'{module_name(path)}.{node.name}' for node in functions if len(parameters(node)) > 7}
-    assert not many - MANY_PARAMETERS
+    return many - MANY_PARAMETERS
+
+
+def test_a_function_has_at_most_seven_parameters():
+    """Nobody holds more in mind: beyond it the arguments that go together belong into a dataclass or named tuple."""
+    assert_in_none([*SOURCES, *ENTRY_POINTS], with_many_parameters)
 
 
 @pytest.mark.parametrize('folder', ['.', 'configs', PACKAGE, 'scripts', 'tests'])

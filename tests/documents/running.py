@@ -1,4 +1,8 @@
-"""Runs a page's commands and Python blocks in this process, one after another as a reader would, or parses them."""
+"""Runs a page's commands and Python blocks in this process, one after another as a reader would, or parses them.
+
+Few runs are trained: one or two of each task (`TRAINED` in tests/documents/tiny.py). Of the others everything up to the
+first step is done, which is traced on its batch and not compiled; those that are read later (`BEGUN`) save their start.
+"""
 
 import contextlib
 import dataclasses
@@ -10,17 +14,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from absl import flags
 
 from efficient_attention.commands import command_line as command
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes import allocator
+from efficient_attention.tasks.encoded_examples import EncodedExamples
+from efficient_attention.training import loop
+from efficient_attention.training.guarded_run import check_best_metric
+from efficient_attention.training.initial_params import InitialParams
+from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.state import TrainState
+from efficient_attention.training.step import jit_train_step
 from tests.documents.pages import ROOT, Command, blocks, commands, read
-from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
+from tests.documents.tiny import BEFORE, BEGUN, SKIPPED, TRAINED, shrunk, tiny_arguments
 from tests.one_device import see_one_device
 from tests.test_configs import filled
+from tests.training.tiny_run import drawn_workdir
 
 PYTHON = ('.venv/bin/python', '.venv-plan/bin/python', 'python')
 
@@ -67,7 +82,9 @@ class Reader:
         for line in lines:
             if line.text not in self.printed:
                 words = words_of(line)
-                with self.as_program(*words, *tiny_arguments(words)) as output:
+                with self.as_program(*words, *tiny_arguments(words)) as output, pytest.MonkeyPatch.context() as patch:
+                    if words[0] == 'train.py' and workdir_of(words) not in TRAINED:
+                        patch.setattr(loop, 'train', trace_first_step)
                     code = run_script(words[0])
                 assert code == 0, f'{line.page}:{line.line}: {line.text}\n{output.errors.getvalue()[-3000:]}'
                 self.printed[line.text] = output.out.getvalue()
@@ -94,6 +111,37 @@ def words_of(line: Command) -> list[str]:
     name, *words = line.words
     assert name in PYTHON and words[0].endswith('.py'), f'{line.page}:{line.line}: nothing runs or skips {line.text!r}'
     return words
+
+
+def workdir_of(words: list[str]) -> str:
+    """The workdir that a command names; '' where it names none."""
+    return words[words.index('--workdir') + 1] if '--workdir' in words else ''
+
+
+def trace_first_step(
+    config: RunConfig, workdir: str, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
+) -> None:
+    """In place of `loop.train`: makes data and model, traces the first step, and saves a state where one is read later.
+
+    Parameters that come from no checkpoint are zeros.
+    """
+    run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
+    check_best_metric(run)
+    run.task.prepare_training()
+    batch = run.on_devices(next(run.task.training_batches(0, config.train.steps, 0, 1)))
+    jax.eval_shape(jit_train_step(run), run.abstract_state, batch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, 'drawn_state', zero_state)  # which needs no program
+        state = start.state(run)
+    if str(workdir) in BEGUN:
+        drawn_workdir(run, Path(workdir), state)
+
+
+def zero_state(run: Run) -> TrainState:
+    """A run's state at step 0, all of it zeros."""
+    return jax.tree.map(
+        lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), run.abstract_state
+    )
 
 
 def run_script(script: str) -> int:

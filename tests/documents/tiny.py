@@ -53,7 +53,7 @@ SKIPPED = {
     '* --workdir runs/enwik8-full*': 'the same commands are run as runs/enwik8_full, but for --train_tokens',
     '* --workdir runs/enwik8-reformer': 'the config is run with another mechanism; tests/models/ has this one',
     '* --workdir runs/enwik8-fixed': 'the config is run with other mechanisms; its first losses are recorded',
-    '* --workdir runs/enwik8-favor': 'the mechanism is run on words',
+    '* --workdir runs/enwik8-favor': 'a step of the mechanism is traced on words',
     '* --workdir runs/enwik8-[gls]*': 'the first losses of lstm are recorded, and runs/reverse_gru is run',
     '* --workdir runs/enwik8-2048*': 'the same scripts are run on rows of another length',
     '* --workdir runs/characters-*': 'the config is run as runs/characters, and mechanisms on bytes and words',
@@ -101,6 +101,20 @@ SKIPPED = {
     '*scripts/stress/soak.py *': 'kills runs for minutes; its test kills three times',
 }
 
+# The runs that are trained. Of the others the first step is traced; those that are read later begin, and no more.
+TRAINED = (
+    'runs/short',  # masked words; evaluated, and what the README verifies
+    'runs/characters',  # a language model, which goes on with a text
+    'runs/sst2',  # fine-tuning, evaluated, exported and the teacher of others
+    'runs/reverse',  # from text to text
+    'runs/cell',  # of the arena, whose best checkpoint is read
+    'runs/small',  # a student
+    'runs/pruned',  # whose best checkpoint is read
+    'runs/books_albert',  # whose loss is drawn
+)
+BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/enwik8_full', 'runs/enwik8_xl')
+BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/two_way')
+
 # A page that goes on from what the commands of another one left.
 BEFORE = {'docs/checkpoints.md': 'README.md', 'docs/reliability.md': 'README.md'}
 
@@ -112,20 +126,25 @@ SHRUNK = {
     '(1, 1024, 4, 32)': '(1, 64, 2, 8)',
     '(2, 1, 1, 4, 32)': '(2, 1, 1, 2, 8)',
     '(1024, 4, 32)': '(64, 2, 8)',
+    '(1, 600, 2, 16)': '(1, 256, 2, 16)',
     'width=128,\n    heads=4,\n    layers=2': 'width=16,\n    heads=2,\n    layers=1',
     "'runs/squad')": "'runs/squad', question_length=8, stride=8)",
 }
 
 FEW_STEPS = {'train.steps': 2, 'train.batch_size': 8, 'eval.batch_size': 8}
 SMALL_MODEL = {'model.width': 16, 'model.heads': 2, 'model.layers': 1, 'model.scan_unroll': 1}
+NO_DROPOUT = {'model.dropout_rate': 0, 'model.attention_dropout_rate': 0}  # whose bits take long to compile
 SMALL_ROWS = {'data.length': 24, 'examples.buckets': '(24,)', 'optimizer.bias_correction': False}
 CORPUS = 'text:corpus.txt#paragraphs'
 SHORT_TEXT = FEW_STEPS | SMALL_MODEL | {'data.length': 32, 'optimizer.warmup_steps': 1}
 BOOKS = SHORT_TEXT | {'data.source': CORPUS, 'data.held_out': 0.2}
+ALBERT = {'data.vocab_size': 64, 'model.embedding_width': 8, 'data.max_masked': 5}  # of either config, one program
 # Pattern of --config: the fields that are set beside what the page sets.
-PAIRS = FEW_STEPS | SMALL_MODEL | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
-TINY = {'model.heads': 2, 'model.width': 8, 'model.feed_forward_width': 16, 'distill.layers': '2', 'data.max_masked': 3}
-ARENA = FEW_STEPS | SMALL_MODEL | {'optimizer.bias_correction': False, 'optimizer.warmup_steps': 0}
+PAIRS = (
+    FEW_STEPS | SMALL_MODEL | NO_DROPOUT | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
+)
+TINY = {'model.heads': 2, 'model.width': 8, 'model.feed_forward_width': 16, 'distill.layers': '1', 'data.max_masked': 3}
+ARENA = FEW_STEPS | SMALL_MODEL | NO_DROPOUT | {'optimizer.bias_correction': False, 'optimizer.warmup_steps': 0}
 ARENA |= {'data.length': 30, 'model.max_length': 30}
 FIELDS = {
     'configs/arena.py:*,masked': ARENA
@@ -133,8 +152,8 @@ FIELDS = {
     'configs/arena.py:*': ARENA
     | {f'examples.{split}': 'listops:rows=16:length=8-30' for split in ('train', 'dev', 'test')}
     | {'examples.buckets': '(30,)'},
-    'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
-    'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
+    'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS} | ALBERT,
+    'configs/pretrain/books_albert.py': BOOKS | ALBERT,
     'configs/lm/books_characters.py': BOOKS,
     'configs/lm/books_characters.py:compressive': BOOKS | {'model.memory_length': 32, 'model.compressed_length': 32},
     'configs/lm/books_two_way.py': BOOKS | {'data.vocab_size': 80},
@@ -156,14 +175,15 @@ FIELDS = {
     'configs/text_to_text/multi30k.py:transformer': PAIRS | {'pairs.test': '', 'eval.beams': 1},
     'configs/text_to_text/glue.py:sst2': PAIRS,
     'configs/text_to_text/glue.py:sst2-pretrained': FEW_STEPS | {'pairs.buckets': '(24,)'},
-    'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
-    'configs/prune/*': FEW_STEPS | SMALL_ROWS,
-    'configs/distill/glue.py:*': FEW_STEPS | SMALL_ROWS | {'train.start_layers': '2'},
+    'configs/finetune/tags.py:*': FEW_STEPS | SMALL_ROWS,
+    'configs/finetune/*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT,
+    'configs/prune/*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT,
+    'configs/distill/glue.py:*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT | {'train.start_layers': '1'},
     'configs/distill/tinybert.py:general': BOOKS
     | TINY
     | {'data.tokenizer': 'checkpoints/minilm/vocab.txt', 'data.vocab_size': 27, 'data.length': 24},
-    'configs/distill/tinybert.py:intermediate*': FEW_STEPS | SMALL_ROWS | {'distill.layers': '2'},
-    'configs/distill/tinybert.py:prediction*': FEW_STEPS | SMALL_ROWS,
+    'configs/distill/tinybert.py:intermediate*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT | {'distill.layers': '1'},
+    'configs/distill/tinybert.py:prediction*': FEW_STEPS | SMALL_ROWS | NO_DROPOUT,
 }
 
 

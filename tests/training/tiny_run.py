@@ -6,13 +6,15 @@ This is also a config file: python train.py --config tests/training/tiny_run.py 
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from configs.common import default_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.run import Run, build_run, make_state
+from efficient_attention.training.state import TrainState
 from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, file_hashes
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
@@ -81,3 +83,9 @@ def drawn_workdir(run: Run, workdir: Path, state: TrainState | None = None) -> P
         record = {FINGERPRINT: {'config': to_dict(config)} | run.fingerprint, FILES: file_hashes(workdir)}
         checkpoints.save(0, state or run.drawn_state(), record=record)
     return workdir
+
+
+def one_by_one(run: Run) -> TrainState:
+    """`run.drawn_state()`, an array at a time: the programs are small, and runs of other models share them."""
+    state = make_state(run.task, run.config, run.objective, run.pruner)
+    return jax.device_put(jax.tree.map(np.array, state), run.shardings)  # a step takes over no array twice
