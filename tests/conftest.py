@@ -50,6 +50,7 @@ LONGEST = (
     'test_entry_points.py',
 )
 MOST_BYTES = 1_500_000_000
+MORE_BYTES = 700_000_000  # than were left when programs were last dropped, or there is little to drop
 MOST_MAPPINGS = 20_000
 # Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`, or
 # `devices(4)` where so many do.
@@ -57,6 +58,7 @@ ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'scripts
 # Their runs write reports that no test looks at.
 WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
+left_bytes = 0  # of this process when programs were last dropped
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 shorten()
@@ -119,12 +121,14 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     Linux gives a process 65,530 mappings by default; a program takes some, and the compiler crashes when there are no
     more. What a later file needs of them comes back from the folder of this run.
     """
+    global left_bytes
     is_end = nextitem is None or nextitem.path != item.path
     if is_end and Path('/proc/self/statm').exists() and is_full():
         jax.clear_caches()
         gc.collect()
         if platform.libc_ver()[0] == 'glibc':
             ctypes.CDLL('libc.so.6').malloc_trim(0)
+        left_bytes = resident_bytes()
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -151,5 +155,10 @@ def reports_without_charts(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def is_full() -> bool:
     """Whether this process holds more than the suite's share of memory, or many mappings."""
-    resident = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
-    return resident > MOST_BYTES or Path('/proc/self/maps').read_bytes().count(b'\n') > MOST_MAPPINGS
+    is_large = resident_bytes() > max(MOST_BYTES, left_bytes + MORE_BYTES)
+    return is_large or Path('/proc/self/maps').read_bytes().count(b'\n') > MOST_MAPPINGS
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
