@@ -201,7 +201,9 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
     check_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
-    segments = Sides(as_int32(options.query_segments), as_int32(options.key_segments))
+    is_one = options.key_segments is options.query_segments  # and stays one array, as LSH asks for
+    query_segments_BL = as_int32(options.query_segments)
+    segments = Sides(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
     positions = Sides(
         positions_or_default(options.query_positions, query.shape[1]),
         positions_or_default(options.key_positions, key.shape[1]),

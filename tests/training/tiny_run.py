@@ -15,7 +15,6 @@ from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run, build_run, make_state
 from efficient_attention.training.state import TrainState
-from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, file_hashes
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir

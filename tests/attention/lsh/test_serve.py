@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+import efficient_attention as ea
 from efficient_attention.attention.logits.definition import serve_dense
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import serve as lsh
@@ -309,6 +310,18 @@ def test_what_is_missing_is_named(change: dict, message: str):
     for attend in (lsh.serve, lsh_definition.weights):
         with pytest.raises(NotImplementedError, match=message):
             attend(make_request(q, q, v, **change))
+
+
+def test_one_numpy_array_of_segments_serves_both_sides_of_a_program():
+    query = jax.ShapeDtypeStruct((1, 12, 2, 4), jnp.float32)
+    segments = np.repeat(np.arange(1, 4), 4)[None]
+
+    def out(query: jax.Array) -> jax.Array:
+        return ea.attend(
+            query, query, query, LSH(4, 2), query_segments=segments, key_segments=segments, rng=jax.random.key(0)
+        )
+
+    assert jax.eval_shape(out, query).shape == query.shape
 
 
 def test_cross_attention_and_grouped_heads_are_refused():
