@@ -146,7 +146,7 @@ BAD_INPUTS = {
     ),
     'layers beyond those that there are': tune(
         'train.start_from={base}/model train.start_layers=1,9',
-        "train.start_layers is '1,9'; it must be numbers from 1 to 2 with commas (train.start_from is {base}/model)",
+        "train.start_layers is '1,9'; it must be numbers from 1 to 1 with commas (train.start_from is {base}/model)",
     ),
     'pattern unknown': train('model.attention=windw(3)', "attention 'windw(3)': unknown name 'windw'"),
     'pattern too deep': train(f'model.attention={"(" * 10_000}', "attention '((((((((((((((((((((((((((("),

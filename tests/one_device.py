@@ -6,6 +6,8 @@ from collections.abc import Callable
 import jax
 import pytest
 
+EIGHT = jax.devices()  # all: within a test of a folder that sees one, JAX names only that
+
 
 def see_one_device(patch: pytest.MonkeyPatch) -> None:
     """While the patch holds, JAX names its first device only."""

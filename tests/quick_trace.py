@@ -4,6 +4,7 @@ Flax catches the error that JAX answers with, into whose text JAX first writes t
 third of the time in which the construction of a model is traced.
 """
 
+import jax
 from jax.core import Tracer
 
 
@@ -13,5 +14,13 @@ def has_none(_: Tracer) -> None:
 
 
 def shorten() -> None:
-    """From here on in this process."""
-    Tracer.sharding = property(has_none)
+    """From here on in this process; a JAX whose traced arrays have a sharding is left as it is."""
+    if not has_sharding():
+        Tracer.sharding = property(has_none)
+
+
+def has_sharding() -> bool:
+    """Whether a traced array answers with a sharding."""
+    answers = []
+    jax.eval_shape(lambda x: answers.append(hasattr(x, 'sharding')) or x, 0.0)
+    return answers[0]

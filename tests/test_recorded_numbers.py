@@ -53,7 +53,7 @@ ARGUMENTS = {
     'configs.lm.books_characters': ('full', 'window', 'gru', 'compressive'),
     'configs.lm.books_words': ('favor', 'transformer_xl', 'sru'),
     'configs.lm.cifar10_small': ('strided', 'fixed'),
-    'configs.lm.enwik8_small': ('lsh', 'reformer', 'full_shared', 'lstm'),
+    'configs.lm.enwik8_small': ('lsh', 'reformer', 'lstm'),
     'configs.lm.gpt': ('small',),
     'configs.lm.performer': ('regular',),
     'configs.lm.reformer': ('enwik8', 'imagenet64'),

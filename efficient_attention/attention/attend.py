@@ -33,7 +33,7 @@ from efficient_attention.attention.request import (
     Numbers,
     Request,
     Sides,
-    zero_padding,
+    with_padding_zeroed,
 )
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 from efficient_attention.attention.split_tokens.serve import is_split, serve_split
@@ -156,7 +156,7 @@ def attend_with(
     value: Float[Array, 'B M G K'],
     mechanism: Mechanism,
     options: CallOptions,
-    keep_out: Callable[[Request], Request] = zero_padding,
+    keep_out: Callable[[Request], Request] = with_padding_zeroed,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for.
 
@@ -277,4 +277,4 @@ def attention_weights(
 
 def weights_with(query: Array, key: Array, mechanism: Mechanism, options: CallOptions) -> Float[Array, 'B H L M']:
     """As `attention_weights`, with its keyword arguments in one object."""
-    return reference.weights(zero_padding(make_request(query, key, key, mechanism, options)))[0]
+    return reference.weights(with_padding_zeroed(make_request(query, key, key, mechanism, options)))[0]

@@ -17,7 +17,13 @@ from efficient_attention.attention.attend import attend_with
 from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
 from efficient_attention.attention.mechanism import Mechanism, refuse
 from efficient_attention.attention.registry import room_of
-from efficient_attention.attention.request import CallOptions, Request, Sides, without_padding, zero_padded_queries
+from efficient_attention.attention.request import (
+    CallOptions,
+    Request,
+    Sides,
+    with_query_padding_zeroed,
+    without_padding,
+)
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.whole_rows import check_whole_rows, is_one_text
 
@@ -121,7 +127,7 @@ def attend_fixed(
         options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
     # The padding of keys is not zeroed at each decoding step: `fix_keys` has done it once.
-    out, lse = attend_with(query, key, value, mechanism, options, zero_padded_queries)
+    out, lse = attend_with(query, key, value, mechanism, options, with_query_padding_zeroed)
     return out.reshape(new.query.shape), lse
 
 

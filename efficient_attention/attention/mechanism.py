@@ -16,7 +16,7 @@ class Operand:
 
     A running mean [..., K + 1] is learned otherwise than by a loss: K coordinates of points on the unit sphere, where
     they also start, and a column that stays 0. In place of its gradient the mechanism returns the sum of the vectors
-    that belong to each point and, in the last column, their number; `training/parts.py` does the rest.
+    that belong to each point and, in the last column, their number; `training/optimizer.py` does the rest.
     """
 
     shape: tuple[int, ...]  # the first axis has the heads, or 1 where all share the array

@@ -151,16 +151,16 @@ def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L'
     return jnp.where(is_token_BL.reshape(*is_token_BL.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
 
 
-def zero_padding(request: Request) -> Request:
+def with_padding_zeroed(request: Request) -> Request:
     """The request with zeros in all arrays of queries and keys where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request
     segments_BM = request.segments.key
     key, value = (without_padding(x, segments_BM) for x in (request.key, request.value))
-    return dataclasses.replace(zero_padded_queries(request), key=key, value=value)
+    return dataclasses.replace(with_query_padding_zeroed(request), key=key, value=value)
 
 
-def zero_padded_queries(request: Request) -> Request:
+def with_query_padding_zeroed(request: Request) -> Request:
     """The request with zeros only in the arrays of queries where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request

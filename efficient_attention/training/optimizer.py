@@ -13,17 +13,20 @@ excluded from LAMB's trust ratio |w| / |u| as well. The weight norm passes throu
 
 import dataclasses
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name, path_names
 from efficient_attention.objectives.objective import BESIDE, SCORES
 from efficient_attention.training.adafactor import scale_by_adafactor
-from efficient_attention.training.parts import with_running_means
+from efficient_attention.training.parts import has_running_means, running_means_alone, without_running_means
 from efficient_attention.training.schedules import make_schedule
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
@@ -33,6 +36,7 @@ OF_BESIDE = f'^{BESIDE}/'
 # Of the moments of scores. A score has one weight's share of a penalty's gradient, which for L0 begins at 2e-7 in a
 # model of 10.6 million weights; 1e-8, with which Sanh et al. (arXiv 2005.07683) trained, is far below it.
 EPS_OF_SCORES = 1e-8
+DECAY = 0.999  # of running means
 SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, which have the rate of a head
 
 
@@ -236,3 +240,62 @@ def _scale_by_gradients(config: OptimizerConfig, stacked: str | None) -> optax.G
 
 def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(array.astype(jnp.float32)), axes, keepdims=True))
+
+
+# ---- running means ----
+
+
+def with_running_means(
+    rule: optax.GradientTransformation, hold: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Wraps `rule`: running means get the update below, all other parameters get `rule`, whose state is of those only.
+
+    A running mean is a point on the unit sphere that follows the mean of the vectors that belong to it,
+
+        mu <- u / |u|  with  u = 0.999 mu + 0.001 sum / count
+
+    once for each step that is not skipped; a point to which nothing belongs stays. Sum and count come where others have
+    their gradients (`Operand` of attention/mechanism.py), so that they are of the global batch, whatever the devices,
+    the micro-batches and the layers that share a point. There is no learning rate, no decay, no clipping, no moment.
+    Without running means among the parameters it is `rule` itself.
+
+    Source: Roy et al. 2020, arXiv 2003.05997, section 4.1, with its decay.
+
+    Args:
+        rule: from gradients to updates.
+        hold: without a state; it zeroes the gradients of frozen parameters.
+    """
+
+    def init(params: optax.Params) -> optax.OptState:
+        return rule.init(without_running_means(params) if has_running_means(params) else params)
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        if params is None:
+            raise ValueError('running means need the parameters: call update(gradients, state, params)')
+        if not has_running_means(params):
+            return rule.update(updates, state, params)
+        means = running_means_alone(params)
+        moved, state = rule.update(without_running_means(updates), state, without_running_means(params))
+        statistics, _ = hold.update(running_means_alone(updates), hold.init(means), means)
+        steps = jax.tree.map(mean_step, means, statistics)
+        merged = jax.tree.map(lambda move, step: step if move is None else move, moved, steps, is_leaf=is_none)
+        return merged, state
+
+    return optax.GradientTransformation(init, update)
+
+
+def is_none(leaf: Any) -> bool:
+    """Whether a leaf is missing."""
+    return leaf is None
+
+
+def mean_step(mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']) -> Float[Array, '*points X']:
+    """What is added to points [..., K + 1], by the sums of vectors and, in the last column, their numbers."""
+    count = statistics[..., -1:]
+    point = mean[..., :-1]
+    moved = DECAY * point + (1.0 - DECAY) * statistics[..., :-1] / jnp.maximum(count, 1.0)
+    length = jnp.linalg.norm(moved, axis=-1, keepdims=True)
+    step = jnp.where(count > 0.0, moved / length - point, 0.0)
+    return jnp.concatenate([step, jnp.zeros_like(count)], axis=-1)

@@ -22,7 +22,6 @@ from tests.tolerances import assert_close
 HERE = [name for name in BACKENDS if name != 'cudnn']  # that needs a GPU: test_cudnn.py
 OTHERS = [name for name in HERE if name != 'reference']
 TILE = 16  # positions: tables with many rows at short lengths
-LENGTHS = (1, 7, 63, 64, 65, 127, 1000, 1025)
 # Each adds one thing to a call; what they add is in `cells.inputs`.
 OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
 OPTIONS += ('offset', 'traced offset', 'row positions')

@@ -90,9 +90,8 @@ def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
     segments = np.array([[1, 1, 2, 2, 1, 0, 0], [1] * 7], np.int32)
 
     def read(mechanism: Mechanism, **options: Any) -> jax.Array:
-        return attend_fixed(mechanism, keys_of(mechanism, segments=jnp.asarray(segments)), NEW, CallOptions(**options))[
-            0
-        ]
+        fixed = keys_of(mechanism, segments=jnp.asarray(segments))
+        return attend_fixed(mechanism, fixed, NEW, CallOptions(**options))[0]
 
     linear, induced, linformer = map(parse_mechanism, ('linear', 'induced(3)', 'linformer(4, 6)'))
     for found in jax.device_get(quick(lambda: [read(linear), read(induced)])()):

@@ -19,6 +19,7 @@ from efficient_attention.training.loop import train
 from efficient_attention.training.run import Run, build_run
 from tests.distillation.test_teacher import config_of, saved
 from tests.distillation.tiny_teacher import write_teacher
+from tests.one_device import EIGHT
 from tests.tasks.test_one_step import fine_tuning
 from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
@@ -53,6 +54,7 @@ def kept_of(run: Run, *arguments: Any) -> KeptLogits | None:
 
 def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
     lines: list[str] = []
+    shutil.rmtree(Path(run.config.distill.cache, 'teachers'), ignore_errors=True)  # of a test that ran before
     kept = kept_of(run, lines.append)
     assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
     assert len(lines) == 1 and lines[0].startswith('the teacher reads 160 training rows once')
@@ -60,6 +62,14 @@ def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
         added = kept.add(batch)
         assert_close(added['teacher_logits'], run.on_devices(batch)['teacher_logits'])
         np.testing.assert_array_equal(run.on_devices(added)['teacher_logits'], added['teacher_logits'])
+
+
+def test_devices_that_share_the_rows_keep_the_same_logits(run: Run, teacher: Path, tmp_path: Path):
+    split = build_run(config_of(tmp_path, teacher, **{'mesh.data': 2}), EIGHT[:2])
+    assert split.mesh.size == 2
+    kept, expected = kept_of(split), kept_of(run)
+    assert kept is not None and expected is not None
+    assert_close(kept.logits, expected.logits)
 
 
 def test_a_second_run_reads_the_file_of_the_first(run: Run, teacher: Path, monkeypatch: pytest.MonkeyPatch):

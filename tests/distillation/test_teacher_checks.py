@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import pytest
 
 from efficient_attention.config.mesh import MeshConfig
@@ -22,10 +21,10 @@ from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.run import build_run
 from tests.distillation.test_teacher import batch_of, config_of
 from tests.distillation.tiny_teacher import write_teacher
+from tests.one_device import EIGHT
 from tests.tolerances import assert_close
 from tests.training.tiny_run import tiny_config as masked_lm_config
 
-DEVICES = jax.devices()  # all eight: within a test of this folder JAX names one
 GLOBAL = {'attention': 'window(4) | global_tokens(1)', 'global_tokens': 1}
 OF_STUDENT = {f'model.{name}': value for name, value in GLOBAL.items()}
 OF_SENTENCES = {'head.sentence_layers': 1, 'head.pooling': 'mean', 'examples.sentences': 3}
@@ -113,7 +112,7 @@ def test_attention_that_cannot_be_split(tmp_path: Path):
         tmp_path, write_teacher(tmp_path / 'teacher', attention='nystrom(4)', attention_dropout_rate=0.0), **PLAIN
     )
     with pytest.raises(InputError, match=r"distill.teacher .*: mesh.sequence is 2; model.attention 'nystrom\(4\)'"):
-        build_run(dataclasses.replace(config, mesh=MeshConfig(sequence=2)), DEVICES)
+        build_run(dataclasses.replace(config, mesh=MeshConfig(sequence=2)), EIGHT)
 
 
 def test_masked_models(tmp_path: Path):

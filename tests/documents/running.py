@@ -121,7 +121,7 @@ def workdir_of(words: list[str]) -> str:
 def trace_first_step(
     config: RunConfig, workdir: str, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> None:
-    """In place of `loop.train`: makes data and model, traces the first step, and saves a state where one is read later.
+    """In place of `loop.train`: makes data and model, traces a step and an evaluation, saves what is read later.
 
     Parameters that come from no checkpoint are zeros.
     """
@@ -130,11 +130,22 @@ def trace_first_step(
     run.task.prepare_training()
     batch = run.on_devices(next(run.task.training_batches(0, config.train.steps, 0, 1)))
     jax.eval_shape(jit_train_step(run), run.abstract_state, batch)
+    if config.has_held_out:
+        trace_evaluation(run)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, 'drawn_state', zero_state)  # which needs no program
         state = start.state(run)
     if str(workdir) in BEGUN:
         drawn_workdir(run, Path(workdir), state)
+
+
+def trace_evaluation(run: Run) -> None:
+    """Traces the first batch of an evaluation."""
+    evaluation = run.evaluation
+    rows = next(iter(evaluation.task.evaluation_batches(0, 1)))
+    carry = evaluation.initial_carry()
+    of_carry = () if carry is None else (carry,)
+    jax.eval_shape(evaluation.step(), run.abstract_state.params, evaluation.on_devices(rows), *of_carry)
 
 
 def zero_state(run: Run) -> TrainState:

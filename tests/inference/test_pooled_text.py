@@ -7,6 +7,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.pooled_text import BETWEEN, SPECIAL, UNREAD, TextWeigher
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
@@ -47,6 +48,11 @@ def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(weigh: 
     weights = weigh.weights(weigh.params, weigh.batch(feature))
     assert_close(np.array([one.weight for one in found.sentences]), np.asarray(weights['sentences'])[0])
     assert_close(np.array([word.weight for word in first if not word.kind]), np.asarray(weights['words'])[0, 0, 1:9])
+
+
+def test_its_run_is_evaluated(run: Path):
+    found = evaluate_workdir(run)
+    assert np.isfinite(found['fine_tuning_loss']) and found['fine_tuning_weight'] == 7
 
 
 def test_a_pipeline_reads_long_texts_whole_and_batches_change_nothing(run: Path, weigh: TextWeigher):

@@ -69,6 +69,10 @@ def no_memory(decoder: Decoder, rows: int = 2):
     return jax.device_put(empty)
 
 
+def test_a_memory_of_nothing_is_zeros(decoder):
+    jax.tree.map(np.testing.assert_array_equal, no_memory(decoder), jax.jit(lambda: empty_memory(decoder.config, 2))())
+
+
 def by_segments(decoder: Decoder, tokens_BL, segments_BL, memory=None):
     """The vectors of all segments side by side, and the memory after each."""
     memory = no_memory(decoder, len(tokens_BL)) if memory is None else memory

@@ -201,11 +201,12 @@ def test_rows_of_cls_are_alike():
     """Ke et al. 2020, section 3.2: [CLS] reads all places alike, and all places read it alike."""
     graph, params = bias_of('tupe_r')
     places = jax.device_put(np.arange(9, dtype=np.int32))
-    values = np.asarray(
-        jax.jit(lambda params: nnx.merge(graph, params)(FIRST)(places[None, None, :, None], places[None, None, None]))(
-            params
-        )
-    )
+
+    @jax.jit
+    def bias(params: nnx.State) -> jax.Array:
+        return nnx.merge(graph, params)(FIRST)(places[None, None, :, None], places[None, None, None])
+
+    values = np.asarray(bias(params))
     assert (values[:, :, 0] == values[:, :, 0, :1]).all() and (values[:, :, 1:, 0] == values[:, :, 1:2, 0]).all()
     assert len(np.unique(values[0, 0, 1:, 1:])) > 9
 

@@ -39,14 +39,14 @@ def plan(monkeypatch, capsys):
 @pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 def test_plans_without_data(plan, tmp_path):
     output = tmp_path / 'plan.json'
-    arguments = (*TINY, '--config.mesh.fsdp=2', '--topology', 'cpu:2', '--nolargest', '--output', str(output))
+    arguments = (*TINY, '--config.mesh.tensor=2', '--topology', 'cpu:2', '--nolargest', '--output', str(output))
     code, printed, errors = plan(*arguments)
     assert code == 0, errors
-    assert '(data 1 x fsdp 2 x tensor 1' in printed and ' over fsdp: ' in printed
+    assert '(data 1 x fsdp 1 x tensor 2' in printed and ' over tensor: ' in printed
     figures = json.loads(output.read_text())
-    assert figures['mesh']['fsdp'] == 2 and figures['batch_size'] == 8 and figures['parameters'] == 8936
+    assert figures['mesh']['tensor'] == 2 and figures['batch_size'] == 8 and figures['parameters'] == 8936
     assert figures['memory_bytes']['temporary'] > 0 and figures['cost']['flops'] > 0
-    assert {one['axes'] for one in figures['collectives']} == {'fsdp'}
+    assert {one['axes'] for one in figures['collectives']} == {'tensor'}
     assert [path.name for path in tmp_path.iterdir()] == ['plan.json']
 
 

@@ -18,7 +18,6 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
 from efficient_attention.workdir import report
-from efficient_attention.workdir.report_charts import line_chart
 
 
 class Programs:
@@ -90,12 +89,12 @@ def jitted_state(run: Run) -> Any:
 @pytest.fixture(scope='module')
 def shared_programs() -> Iterator[None]:
     """While the tests of a file run, the train loop takes each config's programs from its first run."""
-    programs, charts = Programs(), {}
+    programs, charts, draw = Programs(), {}, report.line_chart  # which tests/conftest.py may have replaced
 
     def chart_of(*of: Any) -> str:
         key = repr(of)
         if key not in charts:
-            charts[key] = line_chart(*of)
+            charts[key] = draw(*of)
         return charts[key]
 
     with pytest.MonkeyPatch.context() as patch:

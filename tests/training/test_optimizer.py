@@ -376,7 +376,7 @@ def test_what_is_trained_beside_the_model_is_never_frozen():
     )
 
     def held(params: dict) -> dict:
-        return Frozen(config.frozen).inside(params, None, None)[0]
+        return Frozen(config.frozen).transform(params, None, None)[0]
 
     gradients = jax.jit(jax.grad(lambda params: sum(leaf.sum() for leaf in jax.tree.leaves(held(params)))))(params)
     assert not gradients['encoder']['embeddings']['token'].any() and gradients['beside']['embeddings']['kernel'].all()

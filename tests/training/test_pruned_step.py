@@ -18,10 +18,9 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
+from tests.one_device import EIGHT
 from tests.tolerances import assert_close
 from tests.training.tiny_fine_tuning import tiny_config
-
-DEVICES = jax.devices()  # all eight: within a test of this folder JAX names one
 
 
 class Step(NamedTuple):
@@ -42,7 +41,7 @@ def on_a_mesh_and_in_parts(config: RunConfig, start: TrainState) -> Step:
     """The step from `start` on eight devices, which split rows and kernels, in two micro-batches."""
     train = dataclasses.replace(config.train, micro_batches=2)
     meshed = dataclasses.replace(config, mesh=MeshConfig(fsdp=2, tensor=2), train=train)
-    return step_from(build_run(meshed, DEVICES), start)
+    return step_from(build_run(meshed, EIGHT), start)
 
 
 def step_from(run: Run, start: TrainState) -> Step:

@@ -24,16 +24,19 @@ from efficient_attention.models.sharding import batch_sharding, make_mesh, path_
 from efficient_attention.modules.attention import Attention
 from efficient_attention.objectives.objective import Batch, Objective
 from efficient_attention.training.loop import train
-from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.optimizer import (
+    STACKED_LAYERS,
+    is_none,
+    make_optimizer,
+    mean_step,
+    with_running_means,
+)
 from efficient_attention.training.parts import (
     RunningMeans,
     has_running_means,
-    is_none,
     is_running_mean,
-    mean_step,
     parts_of,
     running_means_alone,
-    with_running_means,
     without_running_means,
 )
 from efficient_attention.training.run import build_run
@@ -41,13 +44,13 @@ from efficient_attention.training.state import TrainState, initial_state, step_n
 from efficient_attention.training.step import jit_train_step, make_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.attention import contract_rows
+from tests.one_device import EIGHT
 from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
-DEVICES = jax.devices()  # all eight: within a test of this folder JAX names one
 RULE = OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule='constant', weight_decay=0.1, clip_norm=0.01)
 POINTS = 'stack/layers/attention/learned/running_means/centroids'
 
@@ -299,7 +302,7 @@ def test_sums_that_are_not_finite_make_a_step_be_skipped_though_its_loss_is(monk
 
 def test_eight_devices_take_the_sums_of_one():
     step, state = step_and_start()
-    batch = jax.device_put(batch_of(), batch_sharding(make_mesh(MeshConfig(), DEVICES)))
+    batch = jax.device_put(batch_of(), batch_sharding(make_mesh(MeshConfig(), EIGHT)))
     spread = alone = state
     for _ in range(2):
         spread, _ = step(spread, batch)
@@ -406,7 +409,7 @@ def test_meshes_and_micro_batches_give_the_same_centroids(folder):
     parted = {'train.micro_batches': 4, 'mesh.fsdp': 2, 'mesh.tensor': 2}
     alone = build_run(routed(folder, **plain))
     start = jax.device_get(alone.drawn_state())
-    for run in (alone, build_run(routed(folder, **plain, **parted), DEVICES)):
+    for run in (alone, build_run(routed(folder, **plain, **parted), EIGHT)):
         state, step = jax.device_put(start, run.shardings), jit_train_step(run)
         for batch in run.task.training_batches(0, 2, 0, 1):
             state, metrics = step(state, run.on_devices(batch))

@@ -18,6 +18,8 @@ from efficient_attention.attention.room import Result
 from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
 from efficient_attention.attention.softmax.definition import Softmax, kept_pairs
 
+Backend = Callable[[Request], Result]
+
 
 def dense_backend(request: Request) -> Result:
     """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
@@ -41,8 +43,6 @@ def is_faster_by_rows(request: Request) -> bool:
     row_bytes = 4 * heads * queries * request.key.shape[1]
     return batch * row_bytes > step_bytes and (count == 1 or row_bytes >= step_bytes)
 
-
-Backend = Callable[[Request], tuple[Array, Array | None]]
 
 # A backend serves a request or raises NotImplementedError that names what it lacks.
 BACKENDS: dict[str, Backend] = {
@@ -96,10 +96,10 @@ def prefers_dense(request: Request) -> bool:
         return pairs <= MOST_RELATIVE_PAIRS
     if may_hold_all_pairs('auto', request.query.shape[1], request.key.shape[1]):
         return True
-    return pairs <= MOST_LOOPED_PAIRS_OF_A_CORE and request.bias is None and is_faster_looped(request)
+    return pairs <= MOST_LOOPED_PAIRS_OF_A_CORE and request.bias is None and beats_tiles_in_a_loop(request)
 
 
-def is_faster_looped(request: Request) -> bool:
+def beats_tiles_in_a_loop(request: Request) -> bool:
     """Whether `dense` loops over this request and the tiles that `blocked` keeps are too many for it to be faster."""
     if request.query.dtype != jnp.float32 or not is_faster_by_rows(request):
         return False
