@@ -65,7 +65,7 @@ def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
 
 
 def test_devices_that_share_the_rows_keep_the_same_logits(run: Run, teacher: Path, tmp_path: Path):
-    split = build_run(config_of(tmp_path, teacher, **{'mesh.data': 2}), EIGHT[:2])
+    split = build_run(config_of(tmp_path, teacher, **LONG, **{'mesh.data': 2}), EIGHT[:2])
     assert split.mesh.size == 2
     kept, expected = kept_of(split), kept_of(run)
     assert kept is not None and expected is not None

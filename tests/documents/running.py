@@ -145,7 +145,8 @@ def trace_evaluation(run: Run) -> None:
     rows = next(iter(evaluation.task.evaluation_batches(0, 1)))
     carry = evaluation.initial_carry()
     of_carry = () if carry is None else (carry,)
-    jax.eval_shape(evaluation.step(), run.abstract_state.params, evaluation.on_devices(rows), *of_carry)
+    read = jax.eval_shape(run.evaluated, run.abstract_state)
+    jax.eval_shape(evaluation.step(), read, evaluation.on_devices(rows), *of_carry)
 
 
 def zero_state(run: Run) -> TrainState:

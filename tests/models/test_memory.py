@@ -69,7 +69,8 @@ def no_memory(decoder: Decoder, rows: int = 2):
     return jax.device_put(empty)
 
 
-def test_a_memory_of_nothing_is_zeros(decoder):
+def test_a_memory_of_nothing_is_zeros():
+    decoder = make(**XL | {'memory_length': 4, 'layers': 1})
     jax.tree.map(np.testing.assert_array_equal, no_memory(decoder), jax.jit(lambda: empty_memory(decoder.config, 2))())
 
 
