@@ -1,6 +1,6 @@
 """Draws what smaller models reach against their time and their size, from the figures of `benchmark.py compress`.
 
-    python scripts/benchmarks/plot_compression.py docs/compression.json a.png --quality whole=86.4,3x384=85.0,int8=86.4
+    python scripts/benchmarks/plot_compression.py docs/results/data/compression.json a.png --quality whole=86.4,int8=86
 
 `--quality` has the score of each side that has one, from runs of their own; a side may stand there with several, as in
 `3x384=84.5,3x384=85.4`, which become their mean with a line from the least to the most.

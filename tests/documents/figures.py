@@ -1,8 +1,9 @@
-"""Measured figures in a page, and which of them no command stands beside.
+"""Finds the measured figures of a page, and those that have no record.
 
-A measured figure is a number with a unit of a measurement, a row of a table whose head names one, or a picture. The
-section that holds it, from one heading to the next, must hold a bash block whose first line is a comment with the date
-and the machine. A picture's file must be named by a command of its section.
+A measured figure is a number with a unit of a measurement, a row of a table whose head names such a unit, or a picture.
+Guides have none: they link to the pages in docs/results/. There a section with figures has a record: a bash block whose
+first line is a comment with the date and the machine, or, for published figures, a line that begins with "Source:". A
+command of the same section writes each picture, in guides too.
 """
 
 import dataclasses
@@ -57,15 +58,21 @@ def figures(page: str, first_line: int, text: str) -> Iterator[Figure]:
         before = line
 
 
-def without_command(page: str, text: str) -> list[Figure]:
-    """The figures of a page whose section has no record, and the pictures that no command of their section writes."""
+def without_record(page: str, text: str) -> list[Figure]:
+    """Returns the figures without a record (in a guide: all), and pictures that no command of their section writes."""
     found = []
+    is_result = page.startswith('docs/results/')
     for first_line, section in sections(text):
         own = list(blocks(page, section))
         written = ' '.join(command.text for block in own for command in commands(block) if block.language == 'bash')
-        has_record = any(record_of(block) and list(commands(block)) for block in own)
+        has_record = bool(re.search('^Source: ', section, re.MULTILINE)) or any(
+            record_of(block) and list(commands(block)) for block in own
+        )
         for figure in figures(page, first_line, section):
             picture = PICTURE.fullmatch(figure.text)
-            is_served = picture[1].removeprefix('docs/') in written if picture else has_record
-            found += [] if is_served else [figure]
+            if picture:
+                is_recorded = re.sub(r'^(docs|\.\.)/', '', picture[1]) in written
+            else:
+                is_recorded = is_result and has_record
+            found += [] if is_recorded else [figure]
     return found

@@ -218,8 +218,7 @@ def make_folder(folder: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     for name in ('docs/images', 'checkpoints', 'runs', 'data/enwik8', 'data/glue/SST-2', 'data/wnut17'):
         (folder / name).mkdir(parents=True)
-    for path in (ROOT / 'docs').glob('*.json'):
-        (folder / 'docs' / path.name).symlink_to(path)
+    (folder / 'docs' / 'results').symlink_to(ROOT / 'docs' / 'results')
     write_corpus(folder)
     text = (folder / 'corpus.txt').read_text(encoding='utf-8')
     (folder / 'data' / 'enwik8' / 'enwik8_first_4154399_bytes').write_text((3 * text)[:24_000], encoding='utf-8')

@@ -154,7 +154,7 @@ SHOWN |= {'arena_recall': ('recall',)}
     'name, with_speed', [('arena', True), ('arena_masked', True), ('arena_recall', True), ('arena_h100', False)]
 )
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
-    cells, yardsticks = joined([ROOT / f'docs/{name}.json'])
+    cells, yardsticks = joined([ROOT / f'docs/results/data/{name}.json'])
     cells = cells_of_rows(cells, SHOWN[name])
     page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
     shown = page.partition(f'<!-- tables of {name}.json: begin -->')[2].partition('<!-- end -->')[0]
@@ -172,7 +172,7 @@ def test_the_page_says_what_its_columns_are():
 
 def test_the_page_shows_the_yardsticks_of_its_file():
     lines = (ROOT / 'docs/arena.md').read_text(encoding='utf-8').splitlines()
-    for row, found in joined([ROOT / 'docs/arena.json'])[1].items():
+    for row, found in joined([ROOT / 'docs/results/data/arena.json'])[1].items():
         most, *others = (f'{100 * value:.1f}' for value in found.values())
         ends = f'| `{row}` | {most} |', f' | {"; ".join(others)} |'
         assert [line for line in lines if line.startswith(ends[0]) and line.endswith(ends[1])], row

@@ -100,13 +100,15 @@ def test_a_real_step():
 
 def test_the_page_shows_the_figures_of_its_files():
     page = (ROOT / 'docs' / 'arena.md').read_text(encoding='utf-8').splitlines()
-    rows = json.loads((ROOT / 'docs' / 'arena_rows.json').read_text(encoding='utf-8'))['arena']['generated']
+    rows = json.loads((ROOT / 'docs/results/data/arena_rows.json').read_text(encoding='utf-8'))['arena']['generated']
     assert list(rows) == list(GENERATED)
     for split in ('train', 'test'):
         speeds = ' | '.join(f'{found[split]:,.0f}' for found in rows.values())
         assert f'| {split} | {speeds} |' in page
     for name, digits in (('arena_speed', '.2f'), ('arena_pathx', '.3g')):
-        by_length = json.loads((ROOT / 'docs' / f'{name}.json').read_text(encoding='utf-8'))['arena']['lengths']
+        by_length = json.loads((ROOT / 'docs/results/data' / f'{name}.json').read_text(encoding='utf-8'))['arena'][
+            'lengths'
+        ]
         for side in next(iter(by_length.values())):
             figures = [by_length[length][side] for length in sorted(by_length, key=int)]
             steps = ', '.join(f'{figure["steps_per_second"]:{digits}}' for figure in figures)

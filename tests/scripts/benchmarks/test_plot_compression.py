@@ -31,7 +31,7 @@ def test_sides_with_scores_are_drawn(figures: Path):
 
 
 def test_figures_of_the_benchmark_are_read():
-    [whole] = read_sides(ROOT / 'docs/compression.json', 128, 32, {'whole': [86.4]}).values()
+    [whole] = read_sides(ROOT / 'docs/results/data/compression.json', 128, 32, {'whole': [86.4]}).values()
     assert whole['milliseconds'] > 100 and whole['bytes'] == 90_261_504
 
 

@@ -1,0 +1,107 @@
+"""Writes the pages of measurements: `docs/results/<subject>.md` from `docs/results/<subject>.json`.
+
+    python scripts/make_results.py
+
+A subject's JSON has a `title`, a sentence `about` it, the `guide` that it belongs to, and `sections`. Each section has:
+
+    title     the heading
+    says      a paragraph or a list of paragraphs: what the measurement shows
+    runs      [{"when": "2026-11-26, jax 0.10.2, one core of an AMD EPYC", "commands": ["...", ...]}, ...]
+    source    for published figures, which have no runs: authors, year, arXiv id and table
+    tables    [{"caption": "...", "columns": [...], "rows": [[...], ...]}, ...]; in place of columns and rows
+              {"grid": "arena_recall.json", "rows": ["recall"], "speed": true} draws up cells of `train_grid.py`
+    pictures  [{"file": "docs/images/arena.svg", "shows": "..."}, ...]
+
+`caption`, `tables` and `pictures` may be left out. Benchmarks write their own JSON into `docs/results/data/`.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError
+from efficient_attention.experiments.grid_report import grid_table
+from efficient_attention.whole_files import write_atomically
+
+RESULTS = Path(__file__).resolve().parents[1] / 'docs' / 'results'
+SECTION_FIELDS = {'title', 'says', 'runs', 'source', 'tables', 'pictures'}
+PAGE_FIELDS = {'title', 'about', 'guide', 'sections'}
+
+
+def main() -> None:
+    """Writes every page and prints its name."""
+    parse_flags(sys.argv)
+    for source in sorted(RESULTS.glob('*.json')):
+        page = source.with_suffix('.md')
+        write_atomically(page, page_text(source))
+        print(page.relative_to(RESULTS.parents[1]))
+
+
+def page_text(source: Path) -> str:
+    """Returns the Markdown page of one subject's JSON.
+
+    Raises:
+        InputError: an unknown or missing field, a section with neither runs nor a source, or a row of a table that
+            does not fit its columns.
+    """
+    page = read_json_file(source)
+    check_fields(source.name, page, PAGE_FIELDS, PAGE_FIELDS)
+    parts = [
+        f'# {page["title"]}',
+        f'<!-- Written by scripts/make_results.py from {source.name}: change that file. -->',
+        f'{page["about"]} The guide: [{page["guide"]}](../{page["guide"]}).',
+    ]
+    for section in page['sections']:
+        parts += section_parts(f'{source.name}: section {section.get("title", "without title")!r}', section)
+    return '\n\n'.join(parts) + '\n'
+
+
+def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the Markdown paragraphs, tables and blocks of one section."""
+    check_fields(where, section, SECTION_FIELDS, {'title'})
+    if ('runs' in section) == ('source' in section):
+        raise InputError(f'{where} needs either runs (measured here) or source (published figures)')
+    yield f'## {section["title"]}'
+    says = section.get('says', [])
+    yield from [says] if isinstance(says, str) else says
+    for table in section.get('tables', []):
+        if 'caption' in table:
+            yield table['caption']
+        yield table_text(where, table)
+    for picture in section.get('pictures', []):
+        yield f'![{picture["shows"]}](../{picture["file"].removeprefix("docs/")})'
+    if 'source' in section:
+        yield f'Source: {section["source"]}'
+    for run in section.get('runs', []):
+        yield '\n'.join(['```bash', f'# {run["when"]}', *run['commands'], '```'])
+
+
+def table_text(where: str, table: Mapping[str, Any]) -> str:
+    """Returns a Markdown table: of the rows given, or of cells that `train_grid.py` has trained."""
+    if 'grid' in table:
+        grid = read_json_file(RESULTS / 'data' / table['grid'])
+        cells = {row: grid['cells'][row] for row in table['rows']}
+        text = grid_table(cells, grid['yardsticks'], with_speed=table.get('speed', True))
+        return re.sub('^### (.*)$', r'`\1`:', text, flags=re.MULTILINE).strip()  # a heading would begin a section
+    columns = table['columns']
+    for row in table['rows']:
+        if len(row) != len(columns):
+            raise InputError(f'{where} has a row of {len(row)} entries under {len(columns)} columns: {row}')
+    rows = [columns, ['---'] * len(columns), *table['rows']]
+    return '\n'.join(f'| {" | ".join(str(entry).replace("|", chr(92) + "|") for entry in row)} |' for row in rows)
+
+
+def check_fields(where: str, found: Mapping[str, Any], known: set[str], needed: set[str]) -> None:
+    """Raises InputError where a field is unknown or missing."""
+    for name in sorted(found.keys() - known):
+        raise InputError(f'{where} has the unknown field {name!r}; known: {", ".join(sorted(known))}')
+    for name in sorted(needed - found.keys()):
+        raise InputError(f'{where} lacks the field {name!r}')
+
+
+if __name__ == '__main__':
+    run_command(main)
