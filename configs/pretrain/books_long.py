@@ -5,7 +5,7 @@ python train.py --config configs/pretrain/books_long.py:window --workdir runs/bo
 The mechanism follows the colon: full (the yardstick), window, bigbird, performer, reformer, full_shared. Everything
 else is equal: seed, data, rotary positions, 300 steps of one row. Held-out masked-LM loss (unigram model 6.396), one
 seed, 2026-11-21, one core of an AMD EPYC, 2 to 19 minutes each beside other work: full 6.026, performer 6.028,
-full_shared 5.752, bigbird 5.745, window 5.429, reformer 5.290. What that says, with curves: docs/attention.md.
+full_shared 5.752, bigbird 5.745, window 5.429, reformer 5.290. What that says, with curves: docs/results/attention.md.
 
 scripts/convert.py cannot export them: no Hugging Face family has norm before the sub-layers and rotary positions.
 Their workdirs go into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
