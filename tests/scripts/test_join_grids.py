@@ -157,7 +157,9 @@ def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_spee
     cells, yardsticks = joined([ROOT / f'docs/results/data/{name}.json'])
     cells = cells_of_rows(cells, SHOWN[name])
     page = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8')
-    [shown] = [part for part in re.split('^## ', page, flags=re.MULTILINE) if f' docs/results/data/{name}.json ' in part]
+    [shown] = [
+        part for part in re.split('^## ', page, flags=re.MULTILINE) if f' docs/results/data/{name}.json ' in part
+    ]
     table = re.sub('^### (.*)$', r'`\1`:', grid_table(cells, yardsticks, with_speed=with_speed), flags=re.MULTILINE)
     assert shown.count(table.strip()) == 1
     assert re.findall('^`(.*)`:$', shown, flags=re.MULTILINE) == list(SHOWN[name])
