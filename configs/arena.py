@@ -7,7 +7,8 @@ The task, the mechanism and, if other than these, the size and the stage, with c
 default: 2 layers of 64, as in the protocol of Nystromformer's authors), `paper` (what the paper says) or `code` (what
 its released settings say). The stage `masked` pretrains on the task's own rows by masked words; a run of the small size
 then begins with it by --config.train.start_from. All cells of a task and size have the same rows, in the same order,
-and the same steps; scripts/train_grid.py trains many of them. What each task really tests, and results: docs/arena.md.
+and the same steps; scripts/train_grid.py trains many of them. What each task tests: docs/arena.md; results:
+docs/results/arena.md.
 
 Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, image, pathfinder (our own: 20 x 20
 pixels, chains of three bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall

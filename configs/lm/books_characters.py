@@ -10,7 +10,7 @@ Held out: every character but the first of one book.
 Runs of 2026-11-21, jax 0.10.2, one core of an AMD EPYC each beside other work, 7 to 16 minutes: bits per character held
 out 2.343 (fixed), 2.356 (full), 2.396 (reformer), 2.429 (transformer_xl), 2.871 (favor, 4 minutes on two cores); the
 others were not run to the end. Of 2026-11-28, two seeds: 2.440 and 2.418 (transformer_xl), 2.466 and 2.485
-(compressive), 2.420 and 2.411 (compressive by a mean, docs/memory.md).
+(compressive), 2.420 and 2.411 (compressive by a mean, docs/results/memory.md).
 
 An interpolated 5-gram model scores 2.486 on as many characters (2.56 M) and 2.203 on all 136 M. That takes longer:
 fixed with --config.train.steps=10000, 28 minutes on one core, scores 2.086.

@@ -3,7 +3,7 @@
 python train.py --config configs/lm/books_two_way.py --workdir runs/two_way
 
 Two layers of LSTMs in each direction over pieces of words; neither direction reads the other. docs/recurrent.md says
-how a fine-tuning run reads them, and what they gave there.
+how a fine-tuning run reads them, docs/results/recurrent.md what they gave there.
 
 Run of 2026-11-25 with train.steps=3200 (6.6 M tokens), jax 0.10.2, seed 0, one core of an AMD EPYC beside other work,
 55 minutes: held out 4.77 nats a piece forwards and 4.76 backwards (unigram model: 6.53). Not run to its end.

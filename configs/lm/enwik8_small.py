@@ -13,7 +13,7 @@ Runs of 2026-11-21, jax 0.10.2, one core of an AMD EPYC each beside other work, 
 per byte held out 2.518 (fixed), 2.550 (full), 2.570 (transformer_xl), 2.580 (reformer), 3.330 (favor); of
 2026-11-24, in 4 minutes each, 2.348 (gru), 2.402 (lstm), 2.430 (sru). The others were not run to the end. An
 interpolated 5-gram model (scripts/ngram_baseline.py) scores 2.597. Protocols, contexts and curves:
-docs/language_modelling.md. scripts/convert.py exports encoders alone, so none of these.
+docs/results/language_modelling.md. scripts/convert.py exports encoders alone, so none of these.
 """
 
 from ml_collections import ConfigDict

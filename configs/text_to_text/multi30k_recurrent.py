@@ -15,8 +15,8 @@ words, matrices for the values and the output of attention, one map of the joine
 
 Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC beside other work: BLEU on test_2016_flickr (13a, mixed
 case, 5 beams) 36.5 of `bahdanau` in 36 minutes, 16.0 of `no-attention` in 23. Of 2026-11-25: 34.9 of `sru` in 72, of
-which a step is 0.94 seconds in the median, 26.8 of `luong-feeding` in 47, 26.6 of `luong` in 52, 15.8 of
-`no-attention-reversed` in 57. docs/recurrent.md has lengths and alignments, docs/results/taxonomy.md `-half`.
+which a step is 0.94 seconds (median), 26.8 of `luong-feeding` in 47, 26.6 of `luong` in 52, 15.8 of
+`no-attention-reversed` in 57. Lengths and alignments: docs/results/recurrent.md; `-half`: docs/results/taxonomy.md.
 """
 
 from ml_collections import ConfigDict

@@ -156,14 +156,18 @@ SHOWN |= {'arena_recall': ('recall',)}
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
     cells, yardsticks = joined([ROOT / f'docs/results/data/{name}.json'])
     cells = cells_of_rows(cells, SHOWN[name])
-    page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
-    shown = page.partition(f'<!-- tables of {name}.json: begin -->')[2].partition('<!-- end -->')[0]
-    table = grid_table(cells, yardsticks, with_speed=with_speed)
-    assert shown.strip() == re.sub('^### (.*)$', r'`\1`:', table, flags=re.MULTILINE).strip()
+    page = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8')
+    [shown] = [
+        part for part in re.split('^## ', page, flags=re.MULTILINE) if f' docs/results/data/{name}.json ' in part
+    ]
+    table = re.sub('^### (.*)$', r'`\1`:', grid_table(cells, yardsticks, with_speed=with_speed), flags=re.MULTILINE)
+    assert shown.count(table.strip()) == 1
+    assert re.findall('^`(.*)`:$', shown, flags=re.MULTILINE) == list(SHOWN[name])
+    assert len(re.findall('^`(.*)`:$', page, flags=re.MULTILINE)) == sum(map(len, SHOWN.values()))
     assert (ROOT / f'docs/images/{name}.svg').read_text(encoding='utf-8') == grid_picture(cells, yardsticks)
 
 
-def test_the_page_says_what_its_columns_are():
+def test_the_guide_says_what_its_columns_are():
     lines = (ROOT / 'docs/arena.md').read_text(encoding='utf-8').splitlines()
     for column, fields in mechanisms(1_000).items():
         text = str(fields['attention']).replace('|', '\\|')
@@ -171,7 +175,7 @@ def test_the_page_says_what_its_columns_are():
 
 
 def test_the_page_shows_the_yardsticks_of_its_file():
-    lines = (ROOT / 'docs/arena.md').read_text(encoding='utf-8').splitlines()
+    lines = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8').splitlines()
     for row, found in joined([ROOT / 'docs/results/data/arena.json'])[1].items():
         most, *others = (f'{100 * value:.1f}' for value in found.values())
         ends = f'| `{row}` | {most} |', f' | {"; ".join(others)} |'

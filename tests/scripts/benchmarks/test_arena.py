@@ -99,7 +99,7 @@ def test_a_real_step():
 
 
 def test_the_page_shows_the_figures_of_its_files():
-    page = (ROOT / 'docs' / 'arena.md').read_text(encoding='utf-8').splitlines()
+    page = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8').splitlines()
     rows = json.loads((ROOT / 'docs/results/data/arena_rows.json').read_text(encoding='utf-8'))['arena']['generated']
     assert list(rows) == list(GENERATED)
     for split in ('train', 'test'):
