@@ -116,7 +116,11 @@ BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/e
 BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/two_way')
 
 # A page that goes on from what the commands of another one left.
-BEFORE = {'docs/checkpoints.md': 'README.md', 'docs/reliability.md': 'README.md'}
+BEFORE = {
+    'docs/checkpoints.md': 'README.md',
+    'docs/reliability.md': 'README.md',
+    'docs/compression.md': 'docs/finetuning.md',
+}
 
 # In Python blocks: a text of the page, and what is run in its place.
 SHRUNK = {
