@@ -3,7 +3,7 @@
 python train.py --config configs/finetune/choice.py:swag --workdir runs/swag --config.train.start_from=<checkpoint>
 
 SWAG: Zellers et al. 2018, arXiv 1808.05326. CODAH: Chen et al. 2019, arXiv 1904.04365; 'codah_0' to 'codah_4' are its
-folds. RACE: Lai et al. 2017, arXiv 1704.04683. Results: docs/finetuning.md.
+folds. RACE: Lai et al. 2017, arXiv 1704.04683. Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

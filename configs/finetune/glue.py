@@ -2,7 +2,8 @@
 
 python train.py --config configs/finetune/glue.py:sst2 --workdir runs/sst2 --config.train.start_from=<checkpoint>
 
-Files are named as the benchmark's own; each can be set: --config.examples.train=... Results: docs/finetuning.md.
+Files are named as the benchmark's own; each can be set: --config.examples.train=...
+Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

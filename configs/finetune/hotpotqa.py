@@ -4,7 +4,7 @@ python scripts/convert.py --model <checkpoint> --output checkpoints/long --lengt
 python train.py --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa --config.train.start_from=checkpoints/long
 
 The question's tokens read all and are read by all, as Longformer does (Beltagy et al. 2020, arXiv 2004.05150, section
-6.2). Results: docs/finetuning.md.
+6.2). Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

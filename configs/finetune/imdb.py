@@ -5,7 +5,7 @@ python scripts/convert.py --model <checkpoint> --output checkpoints/long --lengt
   --pattern 'window(128) | global_tokens(1)'
 python train.py --config configs/finetune/imdb.py:long --workdir runs/long --config.train.start_from=checkpoints/long
 
-A file is a review, and its folder its label. Results: docs/finetuning.md.
+A file is a review, and its folder its label. Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

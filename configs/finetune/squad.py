@@ -2,7 +2,7 @@
 
 python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --config.train.start_from=<checkpoint>
 
-'v1' has an answer to every question; 'v2' lets the model say that there is none. Results: docs/finetuning.md.
+'v1' has an answer to every question; 'v2' lets the model say that there is none. Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

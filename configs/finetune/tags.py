@@ -2,7 +2,7 @@
 
 python train.py --config configs/finetune/tags.py:wnut17 --workdir runs/wnut17 --config.train.start_from=<checkpoint>
 
-Your own CoNLL files: --config.examples.train=... --config.examples.dev=... Results: docs/finetuning.md.
+Your own CoNLL files: --config.examples.train=... --config.examples.dev=... Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ before the method half of the heads and a quarter of the feed-forward units are 
 weights (`sst2_third_movement`). With a teacher: --config.distill.teacher=runs/sst2.
 
 Six epochs: all weights for the first tenth of the run, the cubic schedule for seven tenths, the final share for the
-last two, of which alone the best evaluation is kept. Figures: docs/compression.md.
+last two, of which alone the best evaluation is kept. Figures: docs/results/compression.md.
 """
 
 from ml_collections import ConfigDict

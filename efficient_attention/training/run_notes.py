@@ -5,8 +5,8 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
 FEW_STEPS = 20  # of a schedule of pruning
-# Share of the weights that one step prunes. Movement fell to the constant answer at 0.0042 (docs/compression.md); Sanh
-# et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
+# Share of the weights that one step prunes. Movement fell to the constant answer at 0.0042
+# (docs/results/compression.md); Sanh et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
 FAST_PRUNING = 0.001
 
 

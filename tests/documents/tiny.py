@@ -66,6 +66,7 @@ SKIPPED = {
     '*scripts/plot_metrics.py * docs/images/*.svg --split *': 'needs runs that are skipped; its test draws one split',
     '* --workdir runs/measured/*': DATA,
     '* --model runs/measured/*': 'needs a run that is skipped',
+    '* --workdir runs/squad *': DATA,
     '*scripts/score_by_length.py * --models runs/measured/*': 'needs runs that are skipped',
     '* --output checkpoints/long *': 'needs the checkpoint of the line before; the same with other names is run',
     '* --workdir runs/third*': 'tests/interop/test_shrink.py prunes, shrinks and trains on; runs/pruned is run',
@@ -116,7 +117,11 @@ BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/e
 BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/two_way')
 
 # A page that goes on from what the commands of another one left.
-BEFORE = {'docs/checkpoints.md': 'README.md', 'docs/reliability.md': 'README.md'}
+BEFORE = {
+    'docs/checkpoints.md': 'README.md',
+    'docs/reliability.md': 'README.md',
+    'docs/compression.md': 'docs/finetuning.md',
+}
 
 # In Python blocks: a text of the page, and what is run in its place.
 SHRUNK = {

@@ -77,9 +77,8 @@ def test_real_steps_of_each_way():
 def test_the_table_of_the_page_is_that_of_its_figures():
     docs = Path(command.__file__).parent.parent / 'docs'
     infer = json.loads((docs / 'results/data/compression_amx.json').read_text(encoding='utf-8'))['compress']['infer']
-    page = (docs / 'compression.md').read_text(encoding='utf-8')
-    section = page[page.index('`docs/results/data/compression_amx.json`') :]
-    lines = [line.strip('| ').split(' | ') for line in section.splitlines() if line.startswith('| ')][1:11]
+    page = json.loads((docs / 'results/compression.json').read_text(encoding='utf-8'))
+    [lines] = [one['tables'][0]['rows'] for one in page['sections'] if one['title'] == 'Speed and memory with AMX']
     names = {'PyTorch float32': 'torch', 'PyTorch dynamic int8': 'torch_int8'}
     for name, *cells in lines:
         side = names.get(name, name.strip('`'))
