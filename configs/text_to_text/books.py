@@ -13,7 +13,7 @@ for 15.7 million tokens of text: held out 3.151 nats a piece, accuracy 0.441. `b
 million: 3.860 nats, 0.313. SST-2 from them, --config.train.steps=2100 --config.optimizer.warmup_steps=210
 --config.eval.every_steps=700, accuracy, beside the same from random parameters (--config.train.start_random=True):
 `t5` 0.803 and 0.795 with Adafactor of rate 1e-2, 0.718 and 0.704 with AdamW of rate 1e-3; `bart` 0.802 and 0.806
-with AdamW of rate 1e-3. A deviation is 0.014. Why so little: docs/text_to_text.md.
+with AdamW of rate 1e-3. A deviation is 0.014. Why so little: docs/results/text_to_text.md.
 """
 
 from ml_collections import ConfigDict

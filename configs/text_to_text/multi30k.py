@@ -7,7 +7,7 @@ Data: Elliott et al. 2016, arXiv 1605.00459, in `data/multi30k/raw/`: 29,000 pai
 Run of 2026-11-23, jax 0.10.2, seed 0, one core of an AMD EPYC beside other work, 1 hour 53 minutes:
 `transformer`, 13.2 epochs, German to English, 5 beams, BLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|
 version:2.6.0) of test_2016_flickr 40.3, test_2017_flickr 36.9, test_2017_mscoco 27.9, test_2018_flickr 32.8. Held out:
-1.370 nats a piece. By length, joined sentences and alignments: docs/text_to_text.md.
+1.370 nats a piece. By length, joined sentences and alignments: docs/results/text_to_text.md.
 Runs of 2026-11-24 with --config.train.steps=1500, a quiet core and 38 minutes each, the four sets in this order:
 `transformer` 36.6, 32.9, 24.6, 29.0, 1.563 nats; `transformer-en-de` 34.3, 25.2, 21.6, 23.3, 1.775 nats.
 """

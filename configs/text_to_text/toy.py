@@ -12,7 +12,8 @@ has. Of the held-out sources those of 2 and most of 3 digits are among those to 
 Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC, some 6 minutes each, greedy search. Exact match of 500
 held out, 2 to 20 digits: `copy` 1.000 (sinusoidal), 0.976 (learned), 0.986 (t5), 0.996 (rotary); `reverse` 1.000,
 0.994, 0.988, 1.000; `sort` 1.000, 1.000, 1.000, 0.994. Right digits of sources of 31 to 40: `copy` 0.550, 0.366, 0.135,
-0.152, `reverse` 0.064, 0.077, 0.208, 0.369, `sort` 0.113, 0.252, 0.659, 0.335. To 100 digits: docs/text_to_text.md.
+0.152, `reverse` 0.064, 0.077, 0.208, 0.369, `sort` 0.113, 0.252, 0.659, 0.335. To 100 digits:
+docs/results/text_to_text.md.
 Of 2026-11-25, beside other work: `sum` 0.732 (sinusoidal), 0.652 (learned), 0.592 (t5), 0.526 (rotary). Every cell, one
 to three minutes each: right digits of `copy` 1.000 with attention and 0.81 to 0.92 without, of `reverse` 1.000 and 0.82
 to 0.92, of `sort` 0.997 and 0.952 or more, of `sum` 0.81 to 0.94 and 0.87 to 0.96: docs/results/recurrent.md.

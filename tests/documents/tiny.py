@@ -115,6 +115,7 @@ TRAINED = (
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/enwik8_full', 'runs/enwik8_xl')
 BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/two_way')
+BEGUN += ('runs/translation',)
 
 # A page that goes on from what the commands of another one left.
 BEFORE = {
@@ -236,7 +237,7 @@ def make_folder(folder: Path) -> None:
     write_wnut17(folder / 'data' / 'wnut17')
     write_images(folder / 'data' / 'cifar10_jpg')
     write_table(folder)
-    for name, count in (('my.de', 24), ('my.en', 24)):
+    for name, count in (('my.de', 24), ('my.en', 24), ('my_dev.de', 8), ('my_dev.en', 8), ('my_new.de', 3)):
         (folder / name).write_text('\n'.join(texts(count)) + '\n', encoding='utf-8')
     (folder / 'my.tsv').write_text('german\tenglish\n' + 4 * 'der hund\tthe dog\n', encoding='utf-8')
     (folder / 'my_digits.txt').write_text('3 1 4 1 5\n2 7 1\n', encoding='utf-8')
