@@ -73,7 +73,7 @@ TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
 
 def serve(request: Request) -> tuple[Array, Array | None]:
-    """Returns output and log-sum-exp by the requested backend, or by the first backend of 'auto' that supports the call.
+    """Returns output and log-sum-exp by the requested backend, or by the first one of 'auto' that supports the call.
 
     Raises:
         NotImplementedError: no tried backend supports the request; the message names what each one lacks.

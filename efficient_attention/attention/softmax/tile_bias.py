@@ -17,7 +17,7 @@ from efficient_attention.attention.softmax.tile_term import Term
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ArrayBias(Term):
-    """A bias array in tiles of queries and of keys; if it does not vary along an axis, that axis and its tiles are 1."""
+    """A bias array in tiles of queries and of keys; an axis along which it does not vary has size 1, and one tile."""
 
     array_bghnSnS: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
 

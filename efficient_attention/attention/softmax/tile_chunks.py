@@ -107,7 +107,7 @@ class TileChunk(NamedTuple):
 
 
 def into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
-    """Returns `x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, padded to whole tiles plus one empty tile."""
+    """Returns `x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, padded to whole tiles and one empty tile."""
     length = x.shape[1]
     x = reorder(x, listing_L, 1)
     tiles = -(-length // size) + 1

@@ -60,7 +60,7 @@ def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> 
     """
     count = len(tile_class.computed_n)
     steps = -(-count // tiles)
-    places = np.resize(np.arange(count), steps * tiles)  # the last step repeats tiles to be full; their results are dropped
+    places = np.resize(np.arange(count), steps * tiles)  # the last step repeats tiles; their results are dropped
     is_repeat = np.arange(steps * tiles) >= count
     visited = None
     if not tile_class.is_shared:

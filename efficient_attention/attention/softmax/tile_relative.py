@@ -101,7 +101,7 @@ class RelativeBias(Term):
         return self.diagonal - chosen.computed_t + first_tiles(chosen)
 
     def table_tiles(self, starts_t: Array, count: int) -> Array:
-        """Returns `count` tiles of the table from each start, [G, h, t, count, S, K]; starts are clipped to the table."""
+        """Returns `count` tiles of the table from each start, [G, h, t, count, S, K], clipped to the table's tiles."""
         places = jnp.clip(starts_t[:, None] + jnp.arange(count)[None], 0, self.table_1GhnSK.shape[3] - 1)
         return self.table_1GhnSK.at[0, :, :, places].get(mode='promise_in_bounds').transpose(2, 3, 0, 1, 4, 5)
 
@@ -188,7 +188,7 @@ def check_in_order(request: Request, tile_pass: Pass) -> int:
 
 
 def visits_neighbours(tile_class: TileClass, empty: int) -> bool:
-    """Returns whether each tile visits consecutive tiles, the same for all heads; `empty` tiles at the end are ignored."""
+    """Returns whether each tile visits consecutive tiles, the same for all heads, ignoring `empty` tiles at the end."""
     if len(tile_class.visited_hnw) > 1:
         return False
     places = tile_class.visited_hnw[0] - tile_class.visited_hnw[0, :, :1]
