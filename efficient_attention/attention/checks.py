@@ -196,10 +196,12 @@ def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, 
         raise ValueError(f'{mechanism} samples at random and needs rng, one key; got keys of shape {rng.shape}')
     is_by_row = draws.in_training or draws.noise
     if is_by_row and rng is not None and rng.shape not in ((), (batch,)):
-        raise ValueError(f'rng has keys of shape {rng.shape}; it must be one key, or one for each of {batch} rows')
+        raise ValueError(f'rng has keys of shape {rng.shape}; it must be one key, or one per row ({batch})')
     row_keys = rng if dropout_rng is None else dropout_rng
     if dropout_rate > 0.0 and row_keys.shape not in ((), (batch,)):
-        raise ValueError(f'dropout_rng has keys of shape {row_keys.shape}; it must be one, or one per row ({batch})')
+        raise ValueError(
+            f'dropout_rng has keys of shape {row_keys.shape}; it must be one key, or one per row ({batch})'
+        )
 
 
 def is_key(x: Any) -> bool:

@@ -199,9 +199,9 @@ class Mechanism:
     def check_decoding(self) -> None:
         """Raises an InputError if the mechanism cannot decode token by token."""
         if self.form.why_no_decoding:
-            raise InputError(f'{self.name} attention cannot go on token by token: {self.form.why_no_decoding}')
+            raise InputError(f'{self.name} attention cannot decode token by token: {self.form.why_no_decoding}')
         if not self.is_causal:
-            raise InputError(f'{self} is not causal; only causal attention can go on token by token')
+            raise InputError(f'{self} is not causal; only causal attention can decode token by token')
 
 
 Kind = TypeVar('Kind', bound=Mechanism)

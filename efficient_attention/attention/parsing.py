@@ -189,7 +189,7 @@ def _known(name: str, text: str) -> Callable[..., Pattern]:
         advice = f'write {name}(...) around the whole pattern' if issubclass(make, OverPattern) else 'write it alone'
         needs = model_needs(make())
         raise InputError(
-            f'attention {text!r}: {name} is a mechanism, neither a pattern nor part of one; {advice}'
+            f'attention {text!r}: {name} is a mechanism, not a pattern or part of one; {advice}'
             f'{", with " if needs else ""}{needs}'
         )
     if name not in PATTERNS:

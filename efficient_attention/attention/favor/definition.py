@@ -19,9 +19,9 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class FAVOR(FeatureAttention):
-    """Linear attention with random features, phi(q) (phi(k)^T v) normalised: an estimate of softmax attention without bias.
+    """Linear attention with random features, phi(q) (phi(k)^T v) normalised, which estimates softmax attention.
 
-    Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4, appendix B.
+    It takes no bias. Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4, appendix B.
 
     Args:
         features: R.

@@ -3,10 +3,10 @@
 A masked product covers the pairs inside each chunk, and running sums cover all keys before the chunk. The maxima that
 scale the features run along with the sums, so later keys affect the scale of no earlier chunk.
 
-In every feature, all keys of a query may lie more than a factor 1e30 below later keys of its chunk. The common scale
-would lose such a query. If a program meets one at run time, it computes everything again with the logarithms of each
-pair inside a chunk, which is slower and has no such limit. A query may also find nothing because it shares no non-zero
-feature with any key, as with relu features. Such queries are recognised before and trigger no second computation.
+Suppose that in every feature all keys of a query lie more than a factor 1e30 below later keys of its chunk. The
+common scale then loses that query. If this happens at run time, everything is computed again with the logarithms of
+each pair inside a chunk, which is slower and has no such limit. A query may also find nothing because it shares no
+non-zero feature with any key, as with relu features. Such queries do not trigger the second computation.
 
 Equal segments are neighbours, so the running sums of a chunk cover only the one segment that is open at its start.
 

@@ -82,7 +82,10 @@ def find_readers(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
 
 
 def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
-    """Returns outputs and log-sum-exp of queries over only the allowed keys of their chunk, from each pair's logarithm."""
+    """Returns outputs and log-sum-exp of queries over only the allowed keys of their chunk.
+
+    Logits are the logarithms of each pair's product of features.
+    """
 
     @jax.checkpoint
     def pair_logits(query_logs_BGhR: Array) -> Array:

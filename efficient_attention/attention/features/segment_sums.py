@@ -66,7 +66,7 @@ def earlier_step(
 
 
 def later_step(after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap) -> tuple[SegmentSums, Outputs]:
-    """Returns the results of `earlier_step` for queries that read keys after their chunk, from the last chunk on."""
+    """Returns the results of `earlier_step` for queries that read keys after their chunk; the last chunk is first."""
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
     query_logs_BGhCR = features.logs(chunk.query_BGhCK)

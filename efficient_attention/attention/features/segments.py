@@ -32,7 +32,7 @@ move.defvjp(_move_forward, _move_backward)
 
 
 class SegmentOrder(NamedTuple):
-    """N sorted slots: their segments, the query and the key in each slot (-1: none), and the slot of each query and key."""
+    """N sorted slots: segments, the query and the key in each slot (-1: none), and the slot of each query and key."""
 
     segments_BN: Array
     query_source_BN: Array

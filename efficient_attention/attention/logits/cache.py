@@ -130,7 +130,7 @@ def decode(
 def decode_keys(
     spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Array, KeyCache]:
-    """Returns float32 outputs [B, n, H, K] of queries over the cache and the new keys, and the cache with the new keys."""
+    """Returns float32 outputs [B, n, H, K] of queries over the cache and the new keys, and the updated cache."""
     slots = slots_of_spec(spec)
     if query_BnHK.shape[1] == 1:
         # The cache is written before it is read, and read only once, so that a loop over tokens updates it in place.

@@ -60,7 +60,7 @@ class OverPattern(Mechanism):
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """The properties of its pattern; some patterns place random tiles or last global tokens by the number of keys."""
+        """The properties of its pattern; some patterns place random or last global tiles by the number of keys."""
         return Reads(
             by_distance=self.pattern.goes_by_distance,
             one_band=self.pattern.is_band,
@@ -68,7 +68,7 @@ class OverPattern(Mechanism):
         )
 
     def keys_back(self, length: int) -> int:
-        """Returns the largest number of the last `length` positions that a causal query reads, by its pattern's reach."""
+        """Returns the largest number of the last `length` positions that a causal query reads, by its pattern."""
         return int(min(self.pattern.for_keys(length).reach.back + 1, length))
 
     def within(self, pattern: Pattern) -> 'OverPattern':
@@ -122,7 +122,7 @@ def serve_dense(
 
 
 def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
-    """Returns which query may read which key by pattern, positions and segments; b and h are 1 where nothing differs."""
+    """Returns which query may read which key by pattern, positions and segments; b and h are 1 if nothing differs."""
     positions = request.positions_in_row
     query_bL1, key_b1M = jnp.asarray(positions.query)[:, :, None], jnp.asarray(positions.key)[:, None, :]
     patterns = head_patterns(pattern_of(request), request.query.shape[2])
@@ -165,7 +165,7 @@ def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision
 
 
 def dense_bias(request: Request) -> Array | None:
-    """Returns the bias as a float32 array [1 or B, 1 or H, 1 or L, 1 or M]; functions are evaluated on all positions."""
+    """Returns the bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; functions are evaluated on all positions."""
     bias = request.bias
     if bias is None:
         return None

@@ -55,7 +55,10 @@ def nearness(
 
 
 def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
-    """Returns the indices of the `size` tokens nearest to each centroid; the earlier token wins ties, padding is last."""
+    """Returns the indices of the `size` tokens nearest to each centroid, nearest first, with padding last.
+
+    Of two equally near tokens the earlier one comes first.
+    """
     products_BHCL = near.products_BHCL
     if near.valid_BL is not None:
         products_BHCL = jnp.where(near.valid_BL[:, None, None], products_BHCL, MASKED)

@@ -92,7 +92,7 @@ def arrays_of(request: Request, axes: Axes) -> tuple[dict[str, Any], dict[str, A
         arrays['dropout_rng'] = row_keys(request.dropout.rng, request.query.shape[0])
         letters['dropout_rng'] = 'B'
     if request.bias is not None and not callable(request.bias):
-        arrays['bias'], letters['bias'] = request.bias, 'BHLm'  # 'm': each device slices its keys
+        arrays['bias'], letters['bias'] = request.bias, 'BHLm'  # 'm': devices slice keys
     specs: dict[str, Any] = {name: axes.spec(letters[name], x) for name, x in arrays.items()}
     if callable(request.bias):
         arrays['bias'], specs['bias'] = as_partial(request.bias), PartitionSpec()
