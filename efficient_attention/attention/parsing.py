@@ -95,7 +95,7 @@ def _read(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
     """Returns `build` applied to the text's syntax tree; raises an InputError if the text is nested too deeply."""
     try:
         return build(_parse(text), text)
-    except (RecursionError, MemoryError):  # from Python's own parser, or from ours
+    except (RecursionError, MemoryError):  # Python's parser and `build` raise these
         raise InputError(f'attention {text[:40]!r}...: nested too deeply') from None
 
 

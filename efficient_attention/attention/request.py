@@ -32,8 +32,8 @@ class Dropout(NamedTuple):
 class Place(NamedTuple):
     """The position of one device's block within the whole rows, which are sharded over devices (sequence parallel).
 
-    The positions in such a request count from the block's start and are known at trace time. The fields here depend on
-    the device's number, so they are known only while the program runs.
+    A request with a `Place` has positions that count from the block's start and are known at trace time. The fields of
+    `Place` depend on the device's number, so they are known only while the program runs.
     """
 
     keys: int  # number of keys in the whole rows
@@ -102,7 +102,7 @@ class Request:
     bias: Any = None
     relative: Relative | None = None
     additive: Array | None = None  # v [H, K] of scores v tanh(q + k) in place of q k / sqrt(K)
-    centres: Array | None = None  # [B, L, H] in [0, 1], shares of the keys of the query's segment
+    centres: Array | None = None  # [B, L, H] in [0, 1], fractions of the keys of the query's segment
     learned: Mapping[str, Array] | None = None  # arrays by name, as `Mechanism.learned_operands` declares them
     rng: Array | None = None
     return_lse: bool = False

@@ -1,4 +1,4 @@
-"""Softmax attention within groups, of some queries over some slots (keys) each; gradients recompute the weights.
+"""Softmax attention within groups of queries and slots, where a slot is a key or a mix of keys.
 
 The gradient of a logit is its weight times (the weight's gradient minus dout . out of the query). Sums over pairs,
 which the quotient rule requires, thus become sums over the width of a vector. No weight is saved for the backward pass,

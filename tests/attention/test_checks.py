@@ -174,7 +174,7 @@ def test_bias(bias: object, line: str):
         (Softmax(), 1.0, RNG, None, r'dropout_rate is 1.0; it must be at least 0 and below 1'),
         (Softmax(), 0.1, None, None, 'attention dropout needs dropout_rng or rng'),
         (FAVOR(), 0.0, None, RNG, 'samples at random and needs rng, one key'),
-        (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got \(2,\) of them'),
+        (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got keys of shape \(2,\)'),
         (
             LSH(),
             0.0,

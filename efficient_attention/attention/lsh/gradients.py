@@ -104,7 +104,7 @@ def window_gradients(
 
 
 def apart(x_BHTgmK: Float[Array, 'B H T g m K'], layout: Layout) -> Float[Array, 'B H T c S K']:
-    """Returns the gradients of what g chunks read, summed by source chunk; the transpose of `with_previous`."""
+    """Returns key or value gradients of g windows, summed by the keys' chunk; the transpose of `with_previous`."""
     if not layout.before:
         return x_BHTgmK
     previous_BHTgSK, current_BHTgSK = jnp.split(x_BHTgmK, 2, axis=4)

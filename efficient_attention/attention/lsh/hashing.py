@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention, so two rotations are combined
-HASHED_AT_ONCE = 4096  # positions
+HASHED_AT_ONCE = 4096  # positions hashed together
 
 
 def bucket_factors(buckets: int) -> tuple[int, ...]:

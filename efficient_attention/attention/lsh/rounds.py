@@ -60,7 +60,7 @@ class Rounds(NamedTuple):
     numbers_T: Array
     order_BHTs: Array  # the position in each slot
     slots_BHTL: Array  # the slot of each position
-    runs_BHTs: Array | None  # equal if segment (and bucket) allow a pair, NO_RUN without a token; None: all allowed
+    runs_BHTs: Array | None  # pairs of equal numbers are allowed; NO_RUN without a token; None: all allowed
 
 
 def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B H T L']]:

@@ -35,7 +35,7 @@ def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: LSHMaskInp
     batch, heads, total = rounds.order_BHTs.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)
     chunked = cut_into_chunks(rounds, layout)
-    steps = layout.chunks // count[1]  # of one round
+    steps = layout.chunks // count[1]  # steps of one round
 
     def body(number: Int[Array, ''], carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]

@@ -48,8 +48,8 @@ class Tokens(NamedTuple):
     places: Int[Array, '*slots']  # index in the row
     positions: Int[Array, '*slots'] | None
     runs: Int[Array, '*slots'] | None
-    chunks: Int[Array, '*slots T'] | None  # in all rounds
-    buckets: Int[Array, '*slots T'] | None  # in all rounds
+    chunks: Int[Array, '*slots T'] | None  # chunk in each round
+    buckets: Int[Array, '*slots T'] | None  # bucket in each round
 
 
 class ChunkedRounds(NamedTuple):
@@ -129,7 +129,10 @@ def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: Layout) -> Shaped
 
 
 def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
-    """Returns where round and chunk `start` of an array [B, H, T, n, ...] begin; int32 even if JAX uses 64 bits."""
+    """Returns the start indices of round and chunk `start` in an array [B, H, T, n, ...], always in int32.
+
+    JAX may count in 64 bits, and all start indices must share one dtype.
+    """
     zero = jnp.int32(0)
     return (zero, zero, *(place.astype(jnp.int32) for place in start), *(zero,) * (axes - 4))
 

@@ -156,7 +156,7 @@ def landmarks(
 
 def shares(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
     """Returns the weight of each token in each landmark's mean."""
-    number_BL = jnp.cumsum(valid_BL, axis=1)  # from 1
+    number_BL = jnp.cumsum(valid_BL, axis=1)  # counts from 1
     place_BL = (number_BL * count - 1) // jnp.maximum(number_BL[:, -1:], 1)
     is_mine_BLm = (place_BL[..., None] == jnp.arange(count)[None, None]) & valid_BL[..., None]
     mine_BLm = is_mine_BLm.astype(jnp.float32)

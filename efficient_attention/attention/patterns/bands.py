@@ -17,7 +17,7 @@ class Full(Pattern):
         return (query - key) == (query - key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Returns all True, twice: every pair of ranges has allowed pairs, and all its pairs are allowed."""
+        """Returns True twice for each pair of ranges: some pairs are allowed, and all pairs are."""
         every = (query.low == query.low) & (key.low == key.low)
         return every, every
 
@@ -45,7 +45,7 @@ class Causal(Pattern):
         return key <= query
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the nearest and the farthest pair of positions in the two ranges."""
+        """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges."""
         return key.low <= query.high, key.high <= query.low
 
     @property
@@ -87,7 +87,10 @@ class Window(Pattern):
         return near if self.dilation == 1 else near & (distance % self.dilation == 0)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the nearest and the farthest pair of positions in the two ranges; if dilated, also by residues."""
+        """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges.
+
+        With dilation, residues are compared as well.
+        """
         reach = self.radius * self.dilation
         nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
         farthest = np.maximum(query.high - key.low, key.high - query.low)

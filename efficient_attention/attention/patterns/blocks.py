@@ -26,7 +26,7 @@ class Block(Pattern):
         return (blocks >= -self.back) & (blocks <= self.ahead)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the lowest and the highest difference of block numbers."""
+        """Returns (some, every), decided by the lowest and the highest difference of block numbers."""
         lowest = key.low // self.size - query.high // self.size
         highest = key.high // self.size - query.low // self.size
         some = (highest >= -self.back) & (lowest <= self.ahead)

@@ -22,7 +22,7 @@ class Prefix(Pattern):
         return (key <= query) | (key < self.count)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided like `Causal`, or by the end of the prefix."""
+        """Returns (some, every), decided as in `Causal` or by the end of the prefix."""
         return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
 
 
@@ -47,7 +47,7 @@ class GlobalTokens(Pattern):
         return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the ends of both ranges."""
+        """Returns (some, every), decided by the ends of both ranges."""
         start = self.last_start()
         some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)
         every = (query.high < self.count) | (key.high < self.count) | (query.low >= start) | (key.low >= start)

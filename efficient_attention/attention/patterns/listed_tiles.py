@@ -42,7 +42,7 @@ class ListedTiles(Pattern):
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the number of listed tiles in the rectangle between both ranges."""
+        """Returns (some, every), decided by the number of listed tiles in the rectangle between both ranges."""
         table = _listed_table(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
         ends = [

@@ -58,7 +58,10 @@ class Pattern:
         raise NotImplementedError(f'{type(self).__name__} defines no predicate')
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Returns whether some pair, and whether every pair, of each query range with each key range is allowed."""
+        """Returns (some, every): whether some pair, and whether every pair, of each two ranges is allowed.
+
+        Each query range is compared with each key range.
+        """
         raise NotImplementedError(f'{type(self).__name__} says nothing about ranges of positions')
 
     def parts(self) -> tuple['Pattern', ...]:
@@ -137,7 +140,10 @@ class And(Pattern):
         return self.left(query, key) & self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some: both patterns allow some pair, even if not the same one. Every: both patterns allow every pair."""
+        """Returns (some, every): some if both patterns allow some pair, every if both allow every pair.
+
+        The two patterns may allow different pairs, so `some` may be true for an empty tile.
+        """
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & right[0], left[1] & right[1]
 
@@ -172,7 +178,7 @@ class Or(Pattern):
         return self.left(query, key) | self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some: either pattern allows some pair. Every: one of the patterns allows every pair."""
+        """Returns (some, every): some if either pattern allows some pair, every if one pattern allows every pair."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] | right[0], left[1] | right[1]
 
@@ -202,7 +208,7 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some: `left` allows some pair and `right` not all. Every: `left` allows every pair and `right` none."""
+        """Returns (some, every): some if `left` allows some pair and `right` not all, every if `left` all and `right` none."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 

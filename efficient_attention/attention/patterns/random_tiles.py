@@ -45,7 +45,7 @@ class RandomTiles(Pattern):
         return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the number of chosen tiles in the rectangle between both ranges."""
+        """Returns (some, every), decided by the number of chosen tiles in the rectangle between both ranges."""
         count = len(self.chosen())
         rows = np.arange(int(query.high.max()) // self.size + 1)
         padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)

@@ -26,7 +26,7 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by residues if positions are listed by residue, else by the range of differences."""
+        """Returns (some, every), decided by residues if positions are listed by residue, else by differences."""
         return multiples(self.stride, query, key)
 
     @property
@@ -59,7 +59,10 @@ class Summary(Pattern):
         return (key % self.block >= self.block - self.width) & (query == query)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by residues if positions are listed by residue, else by counting summary positions in the range."""
+        """Returns (some, every), decided by residues if positions are listed by residue, else by counts.
+
+        The counts are of summary positions in each range.
+        """
         if key.order == self.block:
             first, any_query = self.block - self.width, query.low == query.low
             return any_query & (key.residue_high >= first), any_query & (key.residue_low >= first)

@@ -15,7 +15,7 @@ from efficient_attention.attention.patterns.pattern import Pattern, Ranges
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TileTable:
-    """For query tile i, the key tiles keys[offsets[i] : offsets[i + 1]], ascending.
+    """The tiles that a pattern keeps: for query tile i, the key tiles keys[offsets[i] : offsets[i + 1]], ascending.
 
     All pairs of a tile marked in `is_whole` (bool, like `keys`) are allowed; other tiles need a mask.
     """

@@ -59,7 +59,7 @@ class Sinkhorn(Mechanism):
     # Dropout acts on the weights of slots, because some slots mix several keys.
     form = Form(drops_slots=True, why_no_decoding='it has no cache of earlier blocks')
     reads = Reads(other_sequence=False)  # a query reads its own block
-    draws = Draws(noise=True)  # on the logits of the sort
+    draws = Draws(noise=True)  # noise on the logits of the sort
 
     block: int = 64
     blocks: int = 8
@@ -90,7 +90,7 @@ class Sinkhorn(Mechanism):
         return Needs(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
-        """Returns W [H, K, blocks], initialised so that sums of unit-sized keys give logits near 1."""
+        """Returns the sort's matrix W [H, K, blocks]; at initialisation, sums of unit-sized keys give logits near 1."""
         return {'sort': Operand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
 
 

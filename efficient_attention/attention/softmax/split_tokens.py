@@ -83,7 +83,7 @@ def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: A
         place=place,
     )
     out_BLHK, lse_BHL = serve(request)
-    assert lse_BHL is not None  # asked for
+    assert lse_BHL is not None  # `return_lse` is True
     return out_BLHK, lse_BHL
 
 

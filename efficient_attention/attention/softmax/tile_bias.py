@@ -53,7 +53,7 @@ class ArrayBias(Term):
         return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
     def collect(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
-        """Returns the sum with a chunk's gradient added; or None, and the gradient of the chunk's query tiles.
+        """Returns the gradient sum with a chunk's gradient added; or None, and the gradient of the chunk's query tiles.
 
         The axis of query tiles comes first.
         """
@@ -62,9 +62,9 @@ class ArrayBias(Term):
         return total + gradient.array_bghnSnS, []
 
     def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
-        """Returns the gradient of the whole bias, from the sum or from all query tiles' gradients.
+        """Returns the gradient of the whole bias, from the gradient sum or from all query tiles' gradients.
 
-        The gradients lack the empty tile.
+        These gradients lack the empty tile, which is appended.
         """
         if not self.has_tile_gradient:
             return ArrayBias(total)
@@ -97,11 +97,11 @@ class FunctionBias(Term):
     def collect(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
-        """Returns the sum with a chunk's gradient added, and no arrays, because all tiles share the parameters."""
+        """Returns the gradient sum with a chunk's gradient added, and an empty list: all tiles share the parameters."""
         return jax.tree.map(add_gradient, total, gradient), []
 
     def join(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
-        """Returns the gradient of the parameters, from the sum."""
+        """Returns the gradient of the parameters, from the gradient sum."""
         return jax.tree.map(gradient_of, self, total)
 
     def read_by(self, _: ChosenTiles) -> 'FunctionBias':

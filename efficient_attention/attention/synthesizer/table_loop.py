@@ -22,7 +22,7 @@ from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.attention.synthesizer.map_steps import map_steps
 from efficient_attention.attention.weights import MASKED
 
-STEP = 128  # queries
+STEP = 128  # queries per step
 FEWEST_PAIRS = 512 * 512  # up to this many query-key pairs, softmax over all pairs at once is used
 
 
