@@ -32,7 +32,8 @@ __all__ = [
     'with_hypotheses',
 ]
 
-# Most beams of a row that share one cache. Each beam multiplies the keys of all beams, so copies are faster beyond it.
+# Largest number of beams per row that share one cache. Each beam multiplies the keys of all beams, so with more beams
+# separate copies are faster.
 MOST_SHARED = 16
 
 Cache = Any  # a tree of arrays whose type depends on the mechanism

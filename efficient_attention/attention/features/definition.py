@@ -25,12 +25,12 @@ class FeatureAttention(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions only in the causal form; otherwise every query reads all keys of its segment."""
+        """Requires positions only in the causal form; otherwise every query reads all keys of its segment."""
         return Needs(positions=self.causal)
 
     @functools.cached_property
     def form(self) -> Form:
-        """Sequence parallel, because sums over keys add up; no dropout, because single weights are never computed."""
+        """Supports sequence parallel, because sums over keys add up, but no dropout: single weights are never computed."""
         return Form(has_dropout=False, splits_tokens=True)
 
 

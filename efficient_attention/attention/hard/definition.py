@@ -43,7 +43,7 @@ class Hard(OverPattern):
 
     @functools.cached_property
     def draws(self) -> Draws:
-        """Keys, if `sampled`."""
+        """Samples keys in training, if `sampled`."""
         return Draws(in_training=self.sampled)
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:

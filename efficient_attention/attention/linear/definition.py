@@ -45,17 +45,17 @@ class Linear(FeatureAttention):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions if it is causal or of kind 'cos', whose features depend on positions below `length`."""
+        """Requires positions if it is causal or of kind 'cos', whose features depend on positions below `length`."""
         return Needs(positions=self.causal or self.kind == 'cos', longest=self.length)
 
     @functools.cached_property
     def form(self) -> Form:
-        """As for every feature map, except that only 'elu' can be sequence parallel."""
+        """The form of every feature map, except that only 'elu' can be sequence parallel."""
         return Form(has_dropout=False, splits_tokens=self.kind == 'elu')
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """Keys of another sequence unless causal; for 'cos', positions count in each sequence."""
+        """Reads keys of another sequence unless causal; for 'cos', positions count in each sequence."""
         return Reads(other_sequence=not self.causal)
 
 

@@ -51,7 +51,10 @@ class Linformer(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Whole rows, which compressed keys mix, of at most `length` keys; a key's index selects its column."""
+        """Requires rows of one text, which compressed keys mix, and at most `length` keys.
+
+        A key's index in the row selects its column of E and F.
+        """
         return Needs(positions=False, whole_rows=True, longest=self.length)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002

@@ -55,12 +55,12 @@ class OverPattern(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions, unless its pattern allows every pair."""
+        """Requires positions, unless its pattern allows every pair."""
         return Needs(positions=self.pattern.compares_positions)
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """The properties of its pattern; some patterns place random or last global tiles by the number of keys."""
+        """Reads keys as its pattern says; some patterns place random or last global tiles by the number of keys."""
         return Reads(
             by_distance=self.pattern.goes_by_distance,
             one_band=self.pattern.is_band,

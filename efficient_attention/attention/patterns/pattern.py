@@ -208,7 +208,7 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Returns (some, every): some if `left` allows some pair and `right` not all, every if `left` all and `right` none."""
+        """Returns (some, every): some if `left` allows some pair and `right` not all; every if `left` all, `right` none."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 

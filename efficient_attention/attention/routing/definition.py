@@ -76,7 +76,7 @@ class Routing(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions if it is causal or some heads are local; clusters depend only on content."""
+        """Requires positions if it is causal or some heads are local; clusters depend only on content."""
         return Needs(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:

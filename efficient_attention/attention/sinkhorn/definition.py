@@ -86,7 +86,7 @@ class Sinkhorn(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Whole rows, because their blocks are mixed; only the causal form compares positions."""
+        """Requires rows of one text, because blocks are mixed; only the causal form compares positions."""
         return Needs(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:

@@ -60,7 +60,10 @@ class Whole(NamedTuple):
 
 
 def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
-    """Returns the result of this device's queries over the keys that it has received, by the tiles of `block`."""
+    """Returns the result of this device's queries over the keys that it has received.
+
+    `block` decides which tiles are computed.
+    """
     request, split = whole.request, whole.split
     (query_BLHK, added), (key_BMGK, value_BMGK) = standing, keys
     segments_BL, rng, whole_numbers = fixed
@@ -158,7 +161,10 @@ def no_keys(request: Request) -> Partial:
 
 
 def separate(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the floating-point leaves and the other leaves, which have no gradient; None marks the missing ones."""
+    """Returns two lists as long as `leaves`: floating-point leaves and other leaves, with None in the gaps.
+
+    Only floating-point leaves have gradients.
+    """
     is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
     pairs = [(leaf, None) if chosen else (None, leaf) for leaf, chosen in zip(leaves, is_float, strict=True)]
     return [left for left, _ in pairs], [right for _, right in pairs]

@@ -42,7 +42,7 @@ class ArrayBias(Term):
         return chunk.pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
 
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the values over the pairs; an axis is 1 if nothing varies along it."""
+        """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
         if not chunk.by_key:
             return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
         flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).read_by(chunk.chosen)
@@ -113,7 +113,7 @@ class FunctionBias(Term):
         return self.values(chunk, mask_inputs)
 
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the values over the pairs; an axis is 1 if nothing varies along it."""
+        """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
         queries, keys = chunk.queries(mask_inputs.queries.positions_b1nS), chunk.keys(mask_inputs.keys.positions_b1nS)
         tiles = 1 if chunk.chosen.is_shared else chunk.chosen.computed_t.shape[0]
         query, key = (x.reshape(*x.shape[:2], tiles, -1) for x in (queries, keys))

@@ -13,7 +13,10 @@ class TermRead(Protocol):
     """The part of a term that a chunk of query tiles reads; a tree of arrays, through which its gradient flows."""
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns float32 values over the pairs of the chunk that reads this part; axes without variation are 1."""
+        """Returns float32 values over the pairs of the chunk that reads this part.
+
+        An axis has size 1 if values do not vary along it.
+        """
         ...
 
 
@@ -38,7 +41,7 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns float32 values over the pairs of any chunk; axes without variation are 1."""
+        """Returns float32 values over the pairs of any chunk; an axis has size 1 if values do not vary along it."""
 
     @abc.abstractmethod
     def read_by(self, chosen: ChosenTiles) -> TermRead:

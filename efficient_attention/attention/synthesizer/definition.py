@@ -55,12 +55,12 @@ class Synthesizer(OverPattern):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions, of which the tables cover `length`."""
+        """Requires positions, of which the tables cover `length`."""
         return Needs(longest=self.length)
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """Key access of the pattern; never by distance, because each pair of positions has a separate logit."""
+        """Reads keys as its pattern says, never by distance: each pair of positions has a separate logit."""
         return Reads(
             by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
             queries=self.kind in ('dense', 'random+dot'),
