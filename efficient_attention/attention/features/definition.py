@@ -30,7 +30,7 @@ class FeatureAttention(Mechanism):
 
     @functools.cached_property
     def form(self) -> Form:
-        """Supports sequence parallel, because sums over keys add up, but no dropout: single weights are never computed."""
+        """Supports sequence parallel, because sums over keys add up; no dropout, because weights are never computed."""
         return Form(has_dropout=False, splits_tokens=True)
 
 

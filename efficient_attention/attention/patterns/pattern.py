@@ -208,7 +208,10 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Returns (some, every): some if `left` allows some pair and `right` not all; every if `left` all, `right` none."""
+        """Returns (some, every): some if `left` allows some pair and `right` does not allow all.
+
+        Every pair is allowed if `left` allows every pair and `right` allows none.
+        """
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 

@@ -30,7 +30,7 @@ class Ring:
         axis: the axis of the mesh.
         steps: at least one.
         attend: returns the output [B, L, H, K] and the log-sum-exp [B, H, L] of a block. Its arguments: the block's
-            numbers; local arrays with gradients, whose first leaf has the query's shape; travelling keys with
+            indices; local arrays with gradients, whose first leaf has the query's shape; travelling keys with
             gradients; travelling labels of the keys without gradients; local arrays without gradients.
     """
 
