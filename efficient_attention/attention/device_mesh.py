@@ -71,8 +71,8 @@ def names_of(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
 def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) -> PartitionSpec:
     """Returns how an array whose trailing axes have these letters is sharded.
 
-    An axis is not sharded if the mesh does not divide its size, if it precedes the axes with letters, or if an earlier
-    axis already uses the same axis of the mesh.
+    Axes before those with letters are not sharded. Neither is an axis whose size the mesh does not divide, or one that
+    needs an axis of the mesh that an earlier axis already uses.
     """
     spec: list[MeshAxes] = [None] * (len(shape) - len(letters))
     used: set[str] = set()

@@ -40,8 +40,8 @@ class FeatureOperands(NamedTuple):
 class SavedSums(NamedTuple):
     """Arrays that the forward pass saves for the backward pass.
 
-    They are the sums over keys of values times features, which are divided by exp(stabiliser), and for each query the
-    logarithm of its features' scale, its denominator and its output.
+    `sums_BGVR` are sums over keys of values times features divided by exp(`stabiliser_BGR`). The other arrays are per
+    query: the logarithm of its features' scale, its denominator and its output.
     """
 
     sums_BGVR: Array

@@ -2,8 +2,9 @@
 
 - If every query reads all keys, the devices add their sums.
 - If causal, a device begins with the sums of all devices before it.
-- If some row holds several segments, which is known only while the program runs, keys travel around the devices instead
-  and partial results are merged by their log-sum-exps. A device computes only keys whose segments it may have.
+- If some row holds several segments, keys travel around the devices instead, and partial results are merged by their
+  log-sum-exps. Whether this is so is known only while the program runs. A device computes only keys whose segments it
+  may have.
 """
 
 import dataclasses

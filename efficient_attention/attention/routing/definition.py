@@ -29,9 +29,9 @@ class Routing(Mechanism):
 
     Queries and keys are layer-normalised without scale or bias, giving q' and k' of length sqrt(K). A centroid m takes
     the `size` queries of the row with the largest m q' and, separately, the `size` keys with the largest m k'. Ties go
-    to the earlier token; padding is never taken. The queries of a cluster read its keys by a softmax of q' k' / sqrt(K)
-    over keys of their segment, if causal only up to the query. A query in several clusters gets the mean over the
-    clusters in which it may read any key, and zeros if there is none.
+    to the earlier token; padding is never taken. The queries of a cluster read its keys by a softmax of q' k' /
+    sqrt(K). They read only keys of their segment, and if causal only keys up to the query. A query in several clusters
+    gets the mean over the clusters in which it may read any key, and zeros if there is none.
 
     The causal form masks inside clusters, but which tokens a centroid takes depends on the whole row, as in LSH. The
     gradient to later tokens is zero, yet a changed later token may change which keys are read. Other texts of a packed
@@ -41,8 +41,8 @@ class Routing(Mechanism):
     away.
 
     Centroids are not trained by a loss. They start as random points of the unit sphere. They are running means of the
-    vectors q' / sqrt(K) and k' / sqrt(K) nearest to them, which training updates once per step from sums over the
-    global batch (`Operand.is_running_mean`). There is no k-means of the first batch, and no loss term that draws tokens
+    vectors q' / sqrt(K) and k' / sqrt(K) nearest to them. Training updates them once per step from sums over the global
+    batch (`Operand.is_running_mean`). There is no k-means of the first batch, and no loss term that pulls tokens
     towards their centroids.
 
     Source: Roy et al. 2020, arXiv 2003.05997, section 4.1 and algorithm 1, where causal queries are the keys, as with

@@ -2,8 +2,8 @@
 
 A tile may visit two tiles of the other side, or a thousand (global tokens). Tiles are sorted into a few classes by the
 length of their lists, so that padding to the longest list of a class wastes little. Each class runs as one loop with a
-few tiles per step. If the tiles of a class visit nearly the same tiles (full and causal attention, global tokens), they
-share one list, and the visited tiles are not gathered for each tile.
+few tiles per step. If the tiles of a class visit nearly the same tiles, they share one list, and the visited tiles are
+not gathered for each tile. This holds for full and causal attention and for global tokens.
 """
 
 import dataclasses

@@ -4,8 +4,8 @@ Runs inside `jax.shard_map`. The backward pass sends the keys around once more, 
 gradients of its keys back to their owner. Memory saved between the passes does not grow with the number of devices.
 While a block is computed, only the keys of the next block are in transit, so a device holds two shares of keys.
 
-With o_r and l_r of block r, o = sum_r exp(l_r - l) o_r and l = log sum_r exp(l_r), the cotangents of a block are
-exp(l_r - l) do and exp(l_r - l) (do o_r - (do o - dl)).
+Block r has output o_r and log-sum-exp l_r. The results are o = sum_r exp(l_r - l) o_r and l = log sum_r exp(l_r).
+The cotangents of a block are exp(l_r - l) do and exp(l_r - l) (do o_r - (do o - dl)).
 """
 
 import dataclasses
