@@ -1,4 +1,7 @@
-"""`attend`: checks and groups the arguments, and returns the attention output of whatever mechanism they name."""
+"""`attend` computes attention by any mechanism; `attention_weights` returns the dense weights.
+
+Both check and complete their arguments, then call the mechanism's implementation.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Unpack, overload
@@ -38,9 +41,9 @@ from efficient_attention.attention.request import (
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 from efficient_attention.attention.split_tokens.serve import is_split, serve_split
 
-# What `backend` may be besides 'auto': the definition, and the ways to execute a `Softmax`.
+# Values of `backend` besides 'auto': the dense definition, and the ways to execute a `Softmax`.
 BACKENDS = ('reference', *SOFTMAX_BACKENDS)
-DROPOUT_STREAM = 0x64726F70  # folded into a key that dropout shares with a mechanism's own draws
+DROPOUT_STREAM = 0x64726F70  # folded into `rng` where the mechanism samples from `rng` too
 
 
 @overload
@@ -88,47 +91,49 @@ def attend(
     backend: str = 'auto',
     return_lse: bool = False,
 ) -> Float[Array, 'B L H K'] | tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """The attention output, and with `return_lse` also the float32 log-sum-exp of each query's logits.
+    """Returns the attention output and, with `return_lse`, the float32 log-sum-exp of each query's logits.
 
     Args:
-        query: not yet scaled. Products with keys are multiplied by 1 / sqrt(K) where the mechanism's definition does
-            so, which LSH, linear attention, additive scores and synthesizers without such products do not.
-        key: H must be a multiple of its G heads; each serves H / G neighbouring query heads.
-        value: like `key`.
-        mechanism: what to compute, such as `Softmax(Causal())`.
-        bias: added to the scaled logits: an array, or a function from query positions [1 or B, 1, L', 1] and key
-            positions [1 or B, 1, 1, M'] to an array that broadcasts to [B, H, L', M'] (a `jax.tree_util.Partial`
-            where its parameters need gradients), which only the dense backend evaluates on all pairs at once.
+        query: not yet scaled. Most mechanisms multiply query-key products by 1 / sqrt(K). LSH, linear attention,
+            additive scores and synthesizers without such products do not.
+        key: G heads, a divisor of H; each key head is shared by H / G neighbouring query heads.
+        value: same shape as `key`.
+        mechanism: which attention to compute, such as `Softmax(Causal())`.
+        bias: added to the scaled logits; an array or a function of positions. The function gets query positions
+            [1 or B, 1, L', 1] and key positions [1 or B, 1, 1, M'] and returns an array that broadcasts to
+            [B, H, L', M']. If its parameters need gradients, pass a `jax.tree_util.Partial`. Only the dense backend
+            evaluates the function on all pairs at once.
         relative: added to the scaled logits: products of a second query with a vector for each distance
-            (Transformer-XL); positions must then count tokens of the text, as distances between them are looked up.
-        additive: v of additive scores, v tanh(q + k) unscaled, in place of q k / sqrt(K) (Bahdanau et al. 2014, arXiv
-            1409.0473).
-        centres: where `LocalP` reads, in [0, 1] as a share of the keys of the query's segment.
-        learned: the arrays that the mechanism learns, by name (`Mechanism.learned_operands`). What comes as the
-            gradient of a running mean is the sums that it is made of.
-        query_segments: a query reads only keys of its own segment. Segment 0 is padding, which no query reads: its
-            queries, keys and values, even NaN, change no output and no gradient of other segments.
-            Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
-            outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another
-            device, for which the check would have to wait, nor inside `jax.jit`, where no values are known yet.
+            (Transformer-XL). Positions must then count tokens, because distances between positions are looked up.
+        additive: the vector v of additive scores. Logits are v tanh(q + k), unscaled, in place of q k / sqrt(K)
+            (Bahdanau et al. 2014, arXiv 1409.0473).
+        centres: for `LocalP`, the centre of each query's window: a fraction in [0, 1] of the keys of its segment.
+        learned: the mechanism's learned arrays by name (`Mechanism.learned_operands`). For a running mean, the returned
+            gradient is the sums from which the mean is updated, not a derivative (see `Operand`).
+        query_segments: a query reads only keys of its own segment. Give both segment arguments or neither.
+            Segment 0 is padding: its queries give zeros. Its queries, keys and values, even NaN, change no output and
+            no gradient of other segments. Numbers are in [0, 2**31). Numbers outside this range are rejected in NumPy
+            arrays and in JAX arrays on a CPU. They are not detected on other devices, where the check would have to
+            wait for the device, nor inside `jax.jit`, where values are unknown.
         key_segments: see `query_segments`.
-        query_positions: what the pattern sees; 0, 1, ... by default. As a NumPy array it is known before the program
-            runs, so that a backend can leave out what the pattern forbids.
-        key_positions: likewise; needed where a pattern compares positions and L differs from M.
-        dropout_rate: probability in [0, 1) to drop a weight; needs `dropout_rng` or `rng`.
-        rng: a typed key for mechanisms that draw something (LSH, FAVOR); for `Hard(sampled=True)`, and for `Sinkhorn`,
-            whose sort has noise where it is given, also one a row.
-        dropout_rng: a typed key, or one for each batch row [B]; `rng` by default.
-        backend: how a `Softmax` is executed: 'auto' or a name in `BACKENDS`. Other mechanisms have one fast form, under
-            'auto' and 'blocked', and their definition, 'reference'.
-        return_lse: also return [B, H, L]; of `Hard(sampled=True)` the log-probabilities of what was drawn.
+        query_positions: the positions that the pattern compares; 0, 1, ... by default. The values of a NumPy array are
+            known at trace time, so a backend can skip pairs that the pattern forbids.
+        key_positions: like `query_positions`; required where a pattern compares positions and L differs from M.
+        dropout_rate: probability in [0, 1) of dropping a weight; requires `dropout_rng` or `rng`.
+        rng: a typed key for mechanisms that sample (LSH, FAVOR). `Hard(sampled=True)` and `Sinkhorn` also accept one
+            key per batch row. `Sinkhorn` adds noise to its sort only if a key is given.
+        dropout_rng: a typed key, or one per batch row [B]; `rng` by default.
+        backend: how a `Softmax` is executed: 'auto' or a name in `BACKENDS`. Other mechanisms have two forms: the fast
+            one ('auto' or 'blocked') and the definition ('reference').
+        return_lse: also return the log-sum-exp [B, H, L]. `Hard(sampled=True)` returns the log-probabilities of its
+            samples instead.
 
     A query that may read no key gives zeros, and zero gradients.
 
     Raises:
-        ValueError: shapes or types that do not fit, half-given segments, a missing key, an unknown backend, or a
-            combination that no backend serves.
-        NotImplementedError: the named backend lacks something; the message says what.
+        ValueError: shapes or types that do not fit, only one of the two segment arguments, a missing key, an unknown
+            backend, or a combination that no backend supports.
+        NotImplementedError: the named backend does not support the call; the message names the missing feature.
     """
     options = CallOptions(
         bias=bias,
@@ -158,9 +163,10 @@ def attend_with(
     options: CallOptions,
     keep_out: Callable[[Request], Request] = with_padding_zeroed,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """As `attend`, with its keyword arguments in one object: the output, and the log-sum-exp if it is asked for.
+    """Returns the output of `attend`, and its log-sum-exp or None; the keyword arguments come in one object.
 
-    They are those of the definition for 'reference', else of the mechanism's fast form. `keep_out` zeroes padding.
+    The backend 'reference' computes the mechanism's definition, every other backend its fast form. `keep_out` replaces
+    padding by zeros.
     """
     request, backend = make_request(query, key, value, mechanism, options), options.backend
     if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
@@ -180,16 +186,16 @@ def attend_with(
     except NotImplementedError as error:
         if backend != 'auto':
             raise
-        raise ValueError(f'no attention backend serves {mechanism}: {error}') from None
+        raise ValueError(f'no attention backend supports {mechanism}: {error}') from None
     if options.return_lse and lse is None:
         raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {backend} backend')
     return out, (lse if options.return_lse else None)
 
 
 def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, options: CallOptions) -> Request:
-    """The request of a call to `attend_with` with these arguments, checked and completed; raises what `attend` raises.
+    """Returns the checked `Request` of a call to `attend_with`; raises the errors of `attend`.
 
-    It has positions, segments of both sides or None, and dropout only where its rate is above 0.
+    Missing positions are filled in. Segments are given for both sides or are None. Dropout is None at rate 0.
     """
     check_mechanism(mechanism)
     check_vectors(query, key, value, mechanism)
@@ -201,7 +207,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
     check_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
-    is_one = options.key_segments is options.query_segments  # and stays one array, as LSH asks for
+    is_one = options.key_segments is options.query_segments  # LSH requires that both stay the same object
     query_segments_BL = as_int32(options.query_segments)
     segments = Sides(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
     positions = Sides(
@@ -231,24 +237,27 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
 
 
 def as_int32(segments: Any) -> Any:
-    """Checked segments; those of NumPy become int32, since JAX would narrow wider numbers with a warning."""
+    """Returns checked segments; NumPy arrays become int32, because JAX would warn when it narrows wider integers."""
     return jnp.asarray(segments.astype(np.int32)) if isinstance(segments, np.ndarray) else segments
 
 
 def with_four_axes(bias: Any) -> Any:
-    """An array of bias as [1 or B, 1 or H, 1 or L, 1 or M]; a function or None as it is."""
+    """Returns an array of bias as [1 or B, 1 or H, 1 or L, 1 or M]; a function or None is returned unchanged."""
     return bias if bias is None or callable(bias) else bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | None) -> Array | None:
-    """`dropout_rng` if given, else `rng`, or a key made of `rng` where the mechanism draws something from that one."""
+    """Returns the dropout key: `dropout_rng`, else `rng`, or one derived from `rng` if the mechanism samples."""
     if dropout_rng is not None or rng is None:
         return dropout_rng
     return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.draws.always else rng
 
 
 def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
-    """The given positions, or 0, 1, ... as [1, length]; rows that are known and all alike become one row."""
+    """Returns the given positions, or 0, 1, ... as [1, length].
+
+    If NumPy positions are equal in all rows, they are returned as one row.
+    """
     if positions_bL is None:
         return np.arange(length, dtype=np.int32)[None]
     if isinstance(positions_bL, np.ndarray) and (positions_bL == positions_bL[:1]).all():
@@ -259,15 +268,17 @@ def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
 def attention_weights(
     query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], mechanism: Mechanism, **keywords: Unpack[Keywords]
 ) -> Float[Array, 'B H L M']:
-    """The weights by which each query sums the values, for any mechanism: rows sum to 1, to 0 without keys.
+    """Returns the weights by which each query sums the values, for any mechanism.
 
-    LocalP's sum to at most 1; those of Linformer and Nystrom may be negative and sum to other numbers.
+    Rows sum to 1, or to 0 for a query without keys. Exceptions: rows of `LocalP` sum to at most 1; weights of
+    `Linformer` and `Nystrom` may be negative and their rows may have other sums. For FAVOR this is the matrix that its
+    features imply; for LSH it is the union over rounds.
 
-    FAVOR's are its implicit matrix, LSH's the union over rounds. Needs memory for all pairs: for pictures and tests.
-    Takes `attend`'s keyword arguments but those below; raises what it raises.
+    Needs memory for all pairs, so it is meant for pictures and tests. Takes the keyword arguments of `attend` except
+    those listed below, and raises the same errors.
 
     Raises:
-        TypeError: one of `backend`, `return_lse`, `dropout_rate` and `dropout_rng`, which would change nothing here.
+        TypeError: `backend`, `return_lse`, `dropout_rate` or `dropout_rng` was given; none of them changes the weights.
     """
     unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(keywords))
     if unused:
@@ -276,5 +287,5 @@ def attention_weights(
 
 
 def weights_with(query: Array, key: Array, mechanism: Mechanism, options: CallOptions) -> Float[Array, 'B H L M']:
-    """As `attention_weights`, with its keyword arguments in one object."""
+    """Returns the weights of `attention_weights`; the keyword arguments come in one object."""
     return reference.weights(with_padding_zeroed(make_request(query, key, key, mechanism, options)))[0]

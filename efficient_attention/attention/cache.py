@@ -1,6 +1,6 @@
-"""Caches for decoding: with what one keeps of the tokens read so far, new ones attend as if all were read at once.
+"""Decoding caches: new tokens attend to all earlier tokens without recomputing them.
 
-Each mechanism has a cache of its own kind, in the cache.py of its room.
+Each mechanism has a cache type, in cache.py of its folder.
 """
 
 from collections.abc import Mapping
@@ -32,34 +32,35 @@ __all__ = [
     'with_hypotheses',
 ]
 
-# Hypotheses of a row that share a cache. Each of them multiplies the keys of all: for more, copies take less time.
+# Largest number of beams per row that share one cache. Each beam multiplies the keys of all beams, so with more beams
+# separate copies are faster.
 MOST_SHARED = 16
 
-Cache = Any  # a tree of arrays, of the mechanism's own kind
+Cache = Any  # a tree of arrays whose type depends on the mechanism
 
 
 @runtime_checkable
 class SharesKeys(Protocol):
-    """A cache that hypotheses of one row can share."""
+    """A cache that the beams of one row can share."""
 
     def with_hypotheses(self, count: int) -> 'Shared':
-        """The function of this name, of this cache."""
+        """Returns a cache that `count` beams of each row share; called by the function of this name."""
         ...
 
 
 @runtime_checkable
 class Shared(Protocol):
-    """A cache that hypotheses share."""
+    """A cache that beams share."""
 
     def go_on_from(self, parents_BK: Array) -> 'Shared':
-        """The function of this name, of this cache."""
+        """Returns the cache in which each beam continues its parent; called by the function of this name."""
         ...
 
 
 def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None = None) -> Cache:
-    """The cache before any token; `rng` is the key of mechanisms that draw something."""
+    """Returns the cache before any token; `rng` is required by mechanisms that sample at every call."""
     if spec.mechanism.draws.always and rng is None:
-        raise ValueError(f'{spec.mechanism} draws at random and needs rng, one key')
+        raise ValueError(f'{spec.mechanism} samples at random and needs rng, one key')
     return room_of(spec.mechanism).init_cache(spec, batch, dtype, rng)
 
 
@@ -73,19 +74,19 @@ def decode(
     additive: Float[Array, 'H K'] | None = None,
     learned: Mapping[str, Array] | None = None,
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
-    """Outputs of new tokens, which read themselves and those before them, and the cache that includes them.
+    """Returns the outputs of new tokens, which read themselves and all earlier ones, and the cache that includes them.
 
     Args:
-        spec: as the cache was made for.
-        cache: of all tokens before.
-        new: queries are scaled by 1 / sqrt(K) inside; keys and values as they are to be read later; padding is not
-            kept and gets zeros. Mechanisms that keep sums read the newest run of equal segments alone.
-        bias: added to the scaled logits: a function of positions of queries and keys, as in `attend`.
+        spec: the one that the cache was created for.
+        cache: of all earlier tokens.
+        new: queries are scaled by 1 / sqrt(K) inside. Keys and values are cached as given. Padding is not cached and
+            gives zeros. Mechanisms that keep sums read only the latest run of equal segments.
+        bias: added to the scaled logits: a function of query and key positions, as in `attend`.
         relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
         additive: the vector of additive scores, as in `attend`.
         learned: the arrays that the mechanism learns, as in `attend`.
 
-    Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
+    Outputs at positions from `max_length` on are NaN if the cache has no slots for them.
     """
     if not spec.mechanism.form.has_logits:
         lacks = {'additive bias': bias is not None, 'relative term': relative is not None}
@@ -99,16 +100,16 @@ def decode(
 
 
 def with_hypotheses(cache: Cache, count: int) -> Cache:
-    """The cache of `count` hypotheses for each row, side by side, all alike: [B, ...] to [B count, ...]."""
+    """Returns the cache of `count` equal beams per row, next to each other: [B, ...] becomes [B count, ...]."""
     if isinstance(cache, SharesKeys) and count <= MOST_SHARED:
         return cache.with_hypotheses(count)
     return take_rows(cache, jnp.repeat(jnp.arange(number_of_rows(cache)), count))
 
 
 def go_on_from(cache: Cache, parents_BK: Array) -> Cache:
-    """The cache of `with_hypotheses` where each of the K hypotheses of a row goes on from one of them, by its number.
+    """Returns the cache of `with_hypotheses` after each of a row's K beams continues the beam numbered in `parents_BK`.
 
-    A cache that hypotheses share has a way of its own, by which its keys stay where they are.
+    A cache that beams share has a method for this, which does not move its keys.
     """
     if isinstance(cache, Shared):
         return cache.go_on_from(parents_BK)
@@ -116,25 +117,26 @@ def go_on_from(cache: Cache, parents_BK: Array) -> Cache:
 
 
 def rows_of(parents_BK: Array) -> Array:
-    """The rows [B K] of hypotheses that are named by their numbers among the K of a row."""
+    """Returns the row indices [B K] of beams that are given by their numbers among the K beams of a row."""
     rows, count = parents_BK.shape
     return (jnp.arange(rows, dtype=parents_BK.dtype)[:, None] * count + parents_BK).reshape(-1)
 
 
 def number_of_rows(cache: Cache) -> int:
-    """B of a cache, by the first of its arrays that rows have for themselves."""
+    """Returns the number of rows B of a cache, from its first array that is not part of a `FeatureMap`."""
     leaves = jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))
     return len(next(leaf for leaf in leaves if not isinstance(leaf, FeatureMap)))
 
 
 def take_rows(cache: Cache, rows_b: Array) -> Cache:
-    """The cache of these rows in this order, any of them as often as it is named; all must be there.
+    """Returns the cache of these rows in this order; rows may repeat, and all indices must exist.
 
-    Every array of a cache has the rows as its first axis, but for those of a `FeatureMap`, which all rows share.
+    The first axis of every array of a cache is the rows. Arrays of a `FeatureMap` are the exception: all rows share
+    them.
     """
 
     def take(leaf: Any) -> Any:
-        # With a check of the numbers this took four times as long on a CPU.
+        # Without 'promise_in_bounds', which skips the check of indices, this took four times as long on a CPU.
         return leaf if isinstance(leaf, FeatureMap) else leaf.at[rows_b].get(mode='promise_in_bounds')
 
     return jax.tree.map(take, cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))

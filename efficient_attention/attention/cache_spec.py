@@ -1,4 +1,4 @@
-"""The arguments of decoding: a mechanism with its sizes, and the new tokens that go on with a text."""
+"""The arguments of decoding: `CacheSpec` (a mechanism and its sizes), `NewTokens` and `LogitTerms`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -13,18 +13,19 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class CacheSpec:
-    """What is decoded: static, and the same in all calls for one state.
+    """The static arguments of decoding, equal in all calls for one cache.
 
     Args:
-        mechanism: causal, of one layer.
+        mechanism: causal, for one layer.
         heads: H.
         key_heads: G, a divisor of H.
         width: K.
-        max_length: positions are below it, unless the cache is a ring of slots or of sums; patterns that depend on the
-            number of keys take it for that, so they equal the parallel result over `max_length` tokens.
+        max_length: positions are below it, unless the cache is a ring of slots or of sums. Patterns that depend on the
+            number of keys use `max_length` as that number. Results then equal the parallel result over `max_length`
+            tokens.
 
     Raises:
-        InputError: the mechanism cannot be decoded token by token.
+        InputError: the mechanism cannot decode token by token.
     """
 
     mechanism: Mechanism
@@ -42,8 +43,8 @@ class CacheSpec:
 class NewTokens(NamedTuple):
     """n >= 1 new tokens of each row: query [B, n, H, K], key and value [B, n, G, K], positions and segments int [B, n].
 
-    Positions are what the pattern sees, places in the row, rising within and between calls but for padding, whose
-    segment is 0.
+    Positions are positions in the row, as the pattern compares them. They rise within and between calls, except at
+    padding, whose segment is 0.
     """
 
     query: Array
@@ -53,16 +54,16 @@ class NewTokens(NamedTuple):
     segments: Array
 
 
-Bias = Callable[[Any, Any], Any]  # from positions of queries and keys
+Bias = Callable[[Any, Any], Any]  # of query positions and key positions
 
 
 class LogitTerms(NamedTuple):
-    """What the logits of new tokens are beside q k / sqrt(K), each None where that is all.
+    """Terms of the logits of new tokens besides q k / sqrt(K); each may be None.
 
     Args:
-        bias: added, a function of positions of queries and keys, as in `attend`.
+        bias: added: a function of query and key positions, as in `attend`.
         relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
-        additive: the vector of additive scores, in place of the products.
+        additive: the vector of additive scores, which replace the products.
         learned: the arrays that the mechanism learns, as in `attend`.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of a call's arguments: each raises a ValueError of one line that names the argument and what would fit."""
+"""Checks of a call's arguments; each raises a one-line ValueError that names the argument and the allowed values."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from efficient_attention.attention.request import Numbers
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Refuses what is no mechanism, such as a pattern, a text or a class."""
+    """Raises a ValueError unless `mechanism` is a `Mechanism` instance; a pattern, a text and a class are not."""
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
             f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
@@ -22,7 +22,10 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) -> None:
-    """[B, L, H, K], [B, M, G, K], [B, M, G, K] of one floating dtype, H a multiple of G, no axis empty."""
+    """Raises unless query is [B, L, H, K], and key and value [B, M, G, K], of one floating dtype, G divides H.
+
+    No axis may be empty. If the mechanism derives keys from queries, query and key must be one array.
+    """
     for name, x in (('query', query), ('key', key), ('value', value)):
         if not hasattr(x, 'dtype') or not jnp.issubdtype(x.dtype, jnp.floating):
             kind = x.dtype if hasattr(x, 'dtype') else type(x).__name__
@@ -44,7 +47,7 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
 
 
 def check_segments(query: Array, key: Array, query_segments: Numbers | None, key_segments: Numbers | None) -> None:
-    """Whole numbers [B, L] and [B, M], both or neither, in the range that `check_range` says."""
+    """Raises unless segments are both None, or integers [B, L] and [B, M] in the range of `check_range`."""
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
     for name, x, vectors in (('query_segments', query_segments, query), ('key_segments', key_segments, key)):
@@ -54,9 +57,9 @@ def check_segments(query: Array, key: Array, query_segments: Numbers | None, key
 
 
 def check_range(name: str, segments: Any) -> None:
-    """Segments in [0, 2**31), where they are known before the program runs and lie in the memory of the CPU.
+    """Raises if a segment lies outside [0, 2**31); checks only values known at trace time in the CPU's memory.
 
-    Those on another device are taken as they are: a look at them would make each call wait for that device.
+    Arrays on another device are not checked, because each call would then wait for that device.
     """
     if not (is_known(segments) and is_on_cpu(segments)):
         return
@@ -69,7 +72,10 @@ def check_range(name: str, segments: Any) -> None:
 def check_positions(
     query: Array, key: Array, mechanism: Mechanism, query_positions: Numbers | None, key_positions: Numbers | None
 ) -> None:
-    """Whole numbers [1 or B, L] and [1 or B, M], given where lengths alone do not tell what would be compared."""
+    """Raises unless positions are integers [1 or B, L] and [1 or B, M].
+
+    If the mechanism compares positions and L differs from M, at least one of the two must be given.
+    """
     for name, x, vectors in (('query_positions', query_positions, query), ('key_positions', key_positions, key)):
         if x is not None:
             check_integers(name, x, (vectors.shape[:2], (1, vectors.shape[1])))
@@ -81,7 +87,7 @@ def check_positions(
 
 
 def check_integers(name: str, x: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
-    """An array of whole numbers of one of the given shapes."""
+    """Raises unless `x` is an array of integers with one of the given shapes."""
     if not hasattr(x, 'dtype') or not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(f'{name} is of type {getattr(x, "dtype", type(x).__name__)}; it must be an array of integers')
     if x.shape not in shapes:
@@ -89,7 +95,7 @@ def check_integers(name: str, x: Any, shapes: tuple[tuple[int, ...], ...]) -> No
 
 
 def check_bias(query: Array, key: Array, bias: Any) -> None:
-    """A function, or an array of numbers that broadcasts to [B, H, L, M]."""
+    """Raises unless the bias is None, a function, or a floating-point array that broadcasts to [B, H, L, M]."""
     if bias is None or callable(bias):
         return
     if not hasattr(bias, 'dtype') or not jnp.issubdtype(bias.dtype, jnp.floating):
@@ -102,7 +108,10 @@ def check_bias(query: Array, key: Array, bias: Any) -> None:
 
 
 def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
-    """A `Relative` with a query like `query` and a table [P, H, K] of its dtype, for mechanisms that have logits."""
+    """Raises unless `relative` is None, or a `Relative` of matching shapes and dtype for a mechanism with logits.
+
+    Its query has the shape of `query`, its table is [P, H, K].
+    """
     if relative is None:
         return
     if not isinstance(relative, Relative):
@@ -123,11 +132,11 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
 
 
 def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
-    """A vector [H, K] of floating-point numbers, for mechanisms that have logits."""
+    """Raises unless `additive` is None, or a floating-point vector [H, K] for a mechanism with logits."""
     if additive is None:
         return
     if not mechanism.form.has_logits:
-        raise ValueError(f'{mechanism} has no logits that additive scores could be')
+        raise ValueError(f'{mechanism} has no logits, so it takes no additive scores')
     if not hasattr(additive, 'dtype') or not jnp.issubdtype(additive.dtype, jnp.floating):
         kind = getattr(additive, 'dtype', type(additive).__name__)
         raise ValueError(f'additive is of type {kind}; it must be an array of floating-point numbers')
@@ -136,20 +145,20 @@ def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
 
 
 def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
-    """Numbers [B, L, H] where the mechanism needs them, and only there."""
+    """Raises unless `centres` are floating-point [B, L, H] for a mechanism that requires them, and None for others."""
     if not mechanism.needs.centres:
         if centres is not None:
-            raise ValueError(f'{mechanism} reads around no centres; only LocalP does')
+            raise ValueError(f'{mechanism} takes no centres; only LocalP does')
         return
     shape = query.shape[:3]
     if centres is None:
-        raise ValueError(f'{mechanism} needs centres [B, L, H] = {shape}, where each query reads')
+        raise ValueError(f'{mechanism} needs centres [B, L, H] = {shape}, around which each query reads')
     if centres.shape != shape or not jnp.issubdtype(centres.dtype, jnp.floating):
         raise ValueError(f'centres are {centres.dtype} {centres.shape}; they must be floating-point numbers {shape}')
 
 
 def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
-    """The arrays that the mechanism learns, by name, each of the shape that it declares, and no others."""
+    """Raises unless `learned` has exactly the arrays that the mechanism declares, each with the declared shape."""
     declared = mechanism.learned_operands(*query.shape[2:])
     if learned is not None and not isinstance(learned, Mapping):
         raise ValueError(f'learned is of type {type(learned).__name__}; it must be a dict of arrays by name')
@@ -168,42 +177,51 @@ def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
 
 
 def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
-    """One typed key for a mechanism that draws; one, or one for each row, for dropout."""
+    """Raises unless the dropout rate and the random keys fit the mechanism.
+
+    A mechanism that always samples requires one typed key. Dropout takes one key, or one per row. So does `rng` of a
+    mechanism that samples or adds noise in training.
+    """
     if not 0.0 <= dropout_rate < 1.0:
         raise ValueError(f'dropout_rate is {dropout_rate}; it must be at least 0 and below 1')
     for name, given in (('rng', rng), ('dropout_rng', dropout_rng)):
         if given is not None and not is_key(given):
-            raise ValueError(f'{name} is no typed key; make one with jax.random.key(seed)')
+            raise ValueError(f'{name} is not a typed key; make one with jax.random.key(seed)')
     if dropout_rate > 0.0 and rng is None and dropout_rng is None:
         raise ValueError('attention dropout needs dropout_rng or rng, a key')
     draws = mechanism.draws
     if draws.always and rng is None:
-        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
+        raise ValueError(f'{mechanism} samples at random and needs rng, one key')
     if draws.always and rng.ndim:
-        raise ValueError(f'{mechanism} draws at random and needs rng, one key; got {rng.shape} of them')
+        raise ValueError(f'{mechanism} samples at random and needs rng, one key; got keys of shape {rng.shape}')
     is_by_row = draws.in_training or draws.noise
     if is_by_row and rng is not None and rng.shape not in ((), (batch,)):
-        raise ValueError(f'rng holds {rng.shape} keys; it must be one, or one for each of {batch} rows')
+        raise ValueError(f'rng has keys of shape {rng.shape}; it must be one key, or one per row ({batch})')
     row_keys = rng if dropout_rng is None else dropout_rng
     if dropout_rate > 0.0 and row_keys.shape not in ((), (batch,)):
-        raise ValueError(f'dropout_rng holds {row_keys.shape} keys; it must be one, or one for each of {batch} rows')
+        raise ValueError(
+            f'dropout_rng has keys of shape {row_keys.shape}; it must be one key, or one per row ({batch})'
+        )
 
 
 def is_key(x: Any) -> bool:
-    """Whether `x` is an array of typed keys."""
+    """Returns whether `x` is an array of typed keys."""
     return hasattr(x, 'dtype') and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def same_values(left: Any, right: Any) -> bool:
-    """Whether two arrays are one, or are known now, before the program runs, and equal."""
+    """Returns whether two arrays are the same object, or have equal values that are known at trace time."""
     return left is right or all(is_known(x) for x in (left, right)) and np.array_equal(left, right)
 
 
 def is_known(x: Any) -> bool:
-    """Whether this process can read the array's values now."""
+    """Returns whether this process can read the array's values now."""
     return isinstance(x, np.ndarray) or not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
 
 
 def is_on_cpu(x: Any) -> bool:
-    """Whether a known array's values are read without a copy from an accelerator: of NumPy, or of JAX on CPUs."""
+    """Returns whether a known array's values can be read without a copy from an accelerator.
+
+    True for NumPy arrays and for JAX arrays on CPUs.
+    """
     return isinstance(x, np.ndarray) or all(device.platform == 'cpu' for device in x.devices())

@@ -1,9 +1,9 @@
-"""How arrays lie over the devices of a mesh, said by the letters of their axes.
+"""How arrays are sharded over the devices of a mesh, given by the letters of their axes.
 
-Whoever compiles a program for a mesh says so with `using_mesh`. Inside it modules name the axes of what they compute,
-`spread(x, 'BLD')`, and the tables below say over which axis of the mesh each of them is spread. Without a mesh, and on
-one device, nothing is said and programs are what they are without it. The mesh is part of the key of every cache of
-`jax.jit`, as the kind of device is (devices.py).
+Code that compiles a program for a mesh enters `using_mesh`. Inside it, modules name the axes of their results, as in
+`spread(x, 'BLD')`. The tables below map each axis to an axis of the mesh. Without a mesh, or on one device, no sharding
+is added and programs are unchanged. The mesh is part of the key of every `jax.jit` cache, as the kind of device is
+(devices.py).
 """
 
 import contextlib
@@ -19,13 +19,14 @@ from jaxtyping import Shaped
 from efficient_attention.attention.devices import compiled_for
 
 MeshAxes = str | tuple[str, ...] | None
-Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; letters that are missing stay whole
+Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; axes with other letters are not sharded
 
-# I is the joined width of all heads, H x K. An axis of the mesh serves the first letter of an array that names it.
+# I is the joined width of all heads, H x K. If two letters of an array name one axis of the mesh, only the first of
+# them is sharded.
 ACTIVATIONS: Table = {'B': ('data', 'fsdp'), 'H': 'tensor', 'G': 'tensor', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
 ACTIVATIONS |= {'L': 'sequence', 'M': 'sequence'}
 PARAMETERS: Table = {'D': 'fsdp', 'E': 'fsdp', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
-# Parameters as products read them, and vectors as devices find them that hold a part of each vector of a table.
+# GATHERED: parameters as products read them. LOOKED_UP: embedding vectors looked up in a table whose width is sharded.
 GATHERED: Table = {letter: axes for letter, axes in PARAMETERS.items() if axes != 'fsdp'}
 LOOKED_UP: Table = ACTIVATIONS | {'B': 'data', 'E': 'fsdp'}
 
@@ -34,43 +35,44 @@ _mesh = jax.make_user_context(None)
 
 @contextlib.contextmanager
 def using_mesh(mesh: Mesh) -> Iterator[None]:
-    """Inside it, or inside a function that it decorates, programs are traced for arrays on the devices of this mesh."""
+    """Traces programs for arrays on the devices of this mesh, as a context manager or a function decorator."""
     with compiled_for(mesh.devices.flat[0].platform, mesh.size), _mesh(mesh if mesh.size > 1 else None):
         yield
 
 
 def device_mesh() -> Mesh | None:
-    """The mesh that a program is traced for; None on one device, and where none was named."""
+    """Returns the mesh that a program is traced for; None on one device or outside `using_mesh`."""
     return _mesh.value
 
 
 def is_gathering() -> bool:
-    """Whether the mesh splits parameters that products have to gather first."""
+    """Returns whether the mesh shards parameters over 'fsdp', so that products must gather them first."""
     mesh = device_mesh()
     return mesh is not None and mesh.shape.get('fsdp', 1) > 1
 
 
 def is_split(letter: str) -> bool:
-    """Whether the mesh spreads the axis of activations that has this letter over several devices."""
+    """Returns whether the mesh shards the activations' axis of this letter over several devices."""
     return shard_count(letter) > 1
 
 
 def shard_count(letter: str) -> int:
-    """Over how many devices the mesh spreads the axis of activations that has this letter; 1 without a mesh."""
+    """Returns how many devices the mesh shards the activations' axis of this letter over; 1 without a mesh."""
     mesh = device_mesh()
     return 1 if mesh is None else math.prod(mesh.shape[name] for name in names_of(letter, mesh, ACTIVATIONS))
 
 
 def names_of(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
-    """The axes of the mesh that split an axis with this letter; none of those that the mesh lacks."""
+    """Returns the axes of the mesh that shard an axis with this letter; axes that the mesh lacks are left out."""
     axes = table.get(letter)
     return tuple(name for name in ((axes,) if isinstance(axes, str) else axes or ()) if name in mesh.shape)
 
 
 def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) -> PartitionSpec:
-    """How an array is split whose trailing axes have these letters; an axis that the mesh does not divide stays whole.
+    """Returns how an array whose trailing axes have these letters is sharded.
 
-    Axes in front of those that have letters stay whole, as does a second one that an axis of the mesh would split.
+    Axes before those with letters are not sharded. Neither is an axis whose size the mesh does not divide, or one that
+    needs an axis of the mesh that an earlier axis already uses.
     """
     spec: list[MeshAxes] = [None] * (len(shape) - len(letters))
     used: set[str] = set()
@@ -83,7 +85,7 @@ def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) ->
 
 
 def lay(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '...']:
-    """`x` laid over the mesh as the table says; `x` itself where there is no mesh."""
+    """Returns `x` placed over the mesh as the table says; `x` itself without a mesh."""
     mesh = device_mesh()
     if mesh is None:
         return x
@@ -91,28 +93,29 @@ def lay(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '.
 
 
 def spread(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
-    """Activations whose axes have these letters, rows, tokens and heads spread over the mesh and the rest whole.
+    """Returns activations with these letters, sharded by rows, tokens and heads over the mesh, other axes whole.
 
-    Without it the compiler may split activations as the parameters are that they meet, and gather them again.
+    Without this constraint the compiler may shard activations like the parameters they are multiplied with, and then
+    gather them again.
     """
     return lay(x, letters, ACTIVATIONS)
 
 
 def on_own_rows(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L M']) -> Shaped[Array, 'B H L *']:
-    """`function`, which leaves B, H and L as they are, of what each device has of the rows and heads of `x_BHLM`.
+    """Returns `function` of `x_BHLM`, computed on each device for its rows and heads; `function` must keep B, H and L.
 
-    Where the compiler has no rule to split an operation, it gathers that of all devices; a loop that ends when no row
-    needs it any more would synchronise all devices in every iteration.
+    If the compiler has no rule to shard an operation, it gathers the arrays of all devices. A loop that stops when no
+    row needs another iteration would also synchronise all devices in every iteration.
     """
     mesh = device_mesh()
     if mesh is None:
         return function(x_BHLM)
-    spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)  # neither L nor M is split
+    spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)  # neither L nor M is sharded
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHLM)
 
 
 def gathered(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
-    """A parameter with these letters, whole along the axes that 'fsdp' splits; its gradient is split like itself."""
+    """Returns a parameter with these letters, gathered along axes that 'fsdp' shards; its gradient is sharded again."""
     return x if device_mesh() is None else _gathered(x, letters)
 
 

@@ -1,4 +1,4 @@
-"""Arrays that mechanisms learn, as training would begin with them: for calls without a layer."""
+"""`draw_operands` initialises a mechanism's learned arrays, for calls of `attend` without a layer."""
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,13 @@ from efficient_attention.attention.mechanism import Mechanism
 
 
 def draw_operands(mechanism: Mechanism, heads: int, width: int, rng: Array) -> dict[str, Array]:
-    """What the mechanism declares for so many heads of a width, by name, as `attend(..., learned=...)` takes it.
+    """Returns freshly initialised learned arrays by name, as `attend(..., learned=...)` takes them.
 
-    Running means are points on the unit sphere with a column of zeros, others have the deviation that is declared.
+    The arrays are those that the mechanism declares for `heads` heads of `width`. Running means are points on the unit
+    sphere with a last column of zeros. Other arrays are normal with the declared standard deviation.
 
     Raises:
-        ValueError: `mechanism` is none, such as a text.
+        ValueError: `mechanism` is not a `Mechanism`, such as a text.
     """
     check_mechanism(mechanism)
     declared = mechanism.learned_operands(heads, width)

@@ -1,9 +1,9 @@
-"""Dropout whose bits depend on a key and an element's position alone.
+"""Dropout whose random bits depend only on a key and on an element's indices.
 
-A mask drawn from a counter-based generator for a whole array changes with the array's shape, so with tiling,
-micro-batches and padding. Here each element's bits are a hash of (key, its indices): any part of an array can be
-drawn alone, on any device, and no array of bits has to exist. The hash is a multiply-xorshift finaliser, about 8
-integer operations an element.
+A mask sampled for a whole array by a counter-based generator changes with the array's shape, so with tiling,
+micro-batches and padding. Here each element's bits are a hash of (key, its indices). Any part of the mask can be
+computed on any device, without an array of all bits. The hash is a multiply-xorshift finaliser, about 8 integer
+operations per element.
 """
 
 import jax
@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Integer, UInt32
 
 
 def mix(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
-    """A bijection on uint32 in which every input bit flips about half of the output bits.
+    """Returns hashed bits: a bijection on uint32 in which every input bit flips about half of the output bits.
 
-    The constants are those of C. Wellons' "lowbias32" search (hash-prospector, public domain).
+    The constants come from C. Wellons' "lowbias32" search (hash-prospector, public domain).
     """
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
@@ -23,46 +23,46 @@ def mix(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
 
 
 def row_seeds(rng: Array, batch: int) -> UInt32[Array, 'B']:
-    """One seed for each batch row, from one key (rows numbered from 0) or from a key for each row [B]."""
+    """Returns one seed per batch row, from one key (folded with the row's index) or from one key per row [B]."""
     if rng.ndim == 0:
         rng = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(batch))
     return jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(rng)
 
 
 def keep_mask(rng: Array, rate: float, batch: int, *indices: Integer[Array, '...']) -> Bool[Array, 'B ...']:
-    """Booleans [B, n1, n2, ...] that are true with probability 1 - rate.
+    """Returns booleans [B, n1, n2, ...] that are True with probability 1 - rate.
 
     Args:
-        rng: a typed key, or one for each batch row [B]; rows with equal keys get equal masks.
+        rng: a typed key, or one per batch row [B]; rows with equal keys get equal masks.
         rate: probability to drop, in [0, 1).
         batch: B.
-        *indices: integers [n1], [n2], ...: the elements' numbers along each axis behind the batch.
+        *indices: integers [n1], [n2], ...: the elements' indices along each axis after the batch.
     """
     return is_kept(fold_indices(row_seeds(rng, batch), *indices), rate)
 
 
 def fold_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...']) -> UInt32[Array, '...']:
-    """`bits` [..., n1, n2, ...] of the elements along more axes, each given by its numbers [n1], [n2], ..."""
+    """Returns the bits [..., n1, n2, ...] of elements along more axes, each given by its indices [n1], [n2], ..."""
     for index in indices:
         bits = fold_index(bits[..., None], jnp.expand_dims(index, range(bits.ndim)))
     return bits
 
 
 def fold_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
-    """`bits` mixed with the number of an element along one more axis: `keep_mask` a step at a time; they broadcast."""
+    """Returns `bits` mixed with an element's index along one more axis; one step of `keep_mask`. Both broadcast."""
     # Golden-ratio steps keep neighbouring counters far apart before they are mixed.
     return mix(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
 
 
 def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:
-    """Whether an element with these bits survives dropout at `rate`."""
+    """Returns whether an element with these bits survives dropout at `rate`."""
     return bits >= jnp.uint32(round(rate * 2**32))
 
 
 def dropout(x: Float[Array, 'B ...'], rate: float, rng: Array | None) -> Float[Array, 'B ...']:
-    """`x` [B, ...] with elements set to zero with probability `rate` and the rest scaled by 1 / (1 - rate).
+    """Returns `x` [B, ...] with elements set to zero with probability `rate` and the rest scaled by 1 / (1 - rate).
 
-    Without a key, or at rate 0, `x` itself. Source: Srivastava et al. 2014 (JMLR 15), in its inverted form.
+    Without a key, or at rate 0, returns `x` itself. Source: Srivastava et al. 2014 (JMLR 15), in its inverted form.
     """
     if rng is None or rate == 0.0:
         return x

@@ -1,4 +1,4 @@
-"""Einsums with float32 results; those of bfloat16 operands have gradients that are bfloat16 products too."""
+"""Einsums with float32 results; for bfloat16 operands the gradients are bfloat16 products too."""
 
 import functools
 import math
@@ -11,14 +11,14 @@ from jaxtyping import Float
 
 from efficient_attention.attention.devices import device_forms
 
-Operand = Float[Array, '...']  # whose axes the equation names
+Operand = Float[Array, '...']  # the equation names its axes
 
 
 def float32_einsum(equation: str, left: Operand, right: Operand, precision: jax.lax.Precision | None = None) -> Operand:
-    """The einsum of two operands of one dtype, in float32.
+    """Returns the einsum of two operands of one dtype, in float32.
 
-    The gradient of a bfloat16 product is rounded to bfloat16 before it is multiplied in turn, as fused kernels do.
-    JAX's own rule multiplies a float32 gradient with a bfloat16 operand, for which no hardware has an instruction.
+    For bfloat16 operands the gradient is rounded to bfloat16 before it is multiplied, as fused kernels do. JAX's own
+    rule multiplies a float32 gradient with a bfloat16 operand, for which no hardware has an instruction.
     """
     if left.dtype == jnp.bfloat16:
         return rounding_einsum(equation, precision, left, right)
@@ -26,19 +26,20 @@ def float32_einsum(equation: str, left: Operand, right: Operand, precision: jax.
 
 
 def plain_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
-    """`float32_einsum` with JAX's own gradient."""
+    """Returns `float32_einsum` with JAX's own gradient."""
     if device_forms().matrix_einsums:
         return matrix_einsum(equation, precision, left, right)
     return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=jnp.float32)
 
 
 def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
-    """`plain_einsum` as products of matrices, each left one summed over its last axis: the form for CPUs.
+    """Returns `plain_einsum` as matrix products whose left operands are summed over their last axis, for CPUs.
 
-    Dense attention in float32 then takes 0.6 to 0.8 of the time (jaxlib 0.10, AMD EPYC, 128 to 512 positions). Of
-    bfloat16 jaxlib has kernels for this form alone: others become float32 products or, where it arrives at them by
-    exchanging operands or dropping transpositions, a program that fails as it runs ('Unsupported element type for
-    DotThunk') on a processor with AVX-512 BF16. The barriers keep the form.
+    Dense attention in float32 then takes 0.6 to 0.8 of the time (jaxlib 0.10, AMD EPYC, 128 to 512 positions).
+
+    For bfloat16, jaxlib has CPU kernels only in this form. Other forms become float32 products, or XLA exchanges
+    operands and drops transpositions. On a processor with AVX-512 BF16 such a program then fails while it runs
+    ('Unsupported element type for DotThunk'). The barriers prevent XLA from changing the form.
     """
     operands, result = equation.split('->')
     first, second = operands.split(',')
@@ -64,7 +65,7 @@ def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Oper
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def rounding_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
-    """`float32_einsum` of bfloat16 operands."""
+    """Returns `float32_einsum` of bfloat16 operands, with gradients rounded to bfloat16."""
     return plain_einsum(equation, precision, left, right)
 
 

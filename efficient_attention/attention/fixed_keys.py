@@ -1,7 +1,6 @@
-"""Keys and values that stay the same for all queries: what decoding keeps of another sequence, computed once.
+"""Cross-attention keys and values that stay the same for all queries: computed once, then read at every decoding step.
 
-The rows of queries may be a multiple of the rows of keys: neighbouring rows, such as the hypotheses of a beam search
-about one source, then read one row of keys, of which there is no copy.
+Several neighbouring rows of queries, such as the beams of one source, may share one row of keys without a copy.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ NO_OPTIONS = CallOptions()
 
 
 class KeySequence(NamedTuple):
-    """Keys and values [B, M, G, K] with the segment of each, int [B, M], and its position, 0, 1, ... where None.
+    """Keys and values [B, M, G, K] with int segments [B, M] and positions [B, M]; positions None means 0, 1, ...
 
     Segment 0 is padding.
     """
@@ -43,16 +42,16 @@ class KeySequence(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What stands for all keys of a row, the text of segment `text_B`: `Room.slots`."""
+    """Compressed keys and values that replace all keys of a row's text (segment `text_B`); see `Room.slots`."""
 
     key_BRGK: Array
     value_BRGK: Array
     text_B: Array
-    is_one_B: Array  # whether the row holds no other text
+    is_one_B: Array  # whether the row holds only this text
 
 
 class FixedKeys(NamedTuple):
-    """A `KeySequence` with keys behind heads, as products want them, and the slots that are read in their place."""
+    """A `KeySequence` with the head axis first, as matrix products read it, and the compressed keys or None."""
 
     key_BGMK: Array
     value_BGMK: Array
@@ -62,9 +61,9 @@ class FixedKeys(NamedTuple):
 
 
 class NewQueries(NamedTuple):
-    """Queries [n B, L, H, K], for keys of B rows, with their segments and positions, int [n B, L].
+    """Queries [n B, L, H, K] for keys of B rows, with int segments and positions [n B, L].
 
-    And where they read, [n B, L, H], for a mechanism that needs it.
+    `centres_BLH` [n B, L, H] is for mechanisms that require centres.
     """
 
     query: Array
@@ -76,13 +75,14 @@ class NewQueries(NamedTuple):
 def fix_keys(
     mechanism: Mechanism, keys: KeySequence, rng: Array | None = None, learned: Mapping[str, Array] | None = None
 ) -> FixedKeys | FixedSums:
-    """What is kept of the keys: sums over them, where the mechanism has some, else they themselves, and their slots.
+    """Returns the cached form of fixed keys: sums over them if there is a feature map, else the keys themselves.
 
-    Sums and slots are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of
-    mechanisms that draw something, `learned` what a mechanism learns.
+    The keys come with compressed keys if the mechanism makes any. Sums and compressed keys are for one segment per row;
+    a row with several segments gives NaN. `rng` is for mechanisms that sample, `learned` has the mechanism's learned
+    arrays.
     """
     if mechanism.draws.always and rng is None:
-        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
+        raise ValueError(f'{mechanism} samples at random and needs rng, one key')
     key, value = (without_padding(x, keys.segments) for x in (keys.key, keys.value))
     keys = keys._replace(key=key, value=value)
     make = room_of(mechanism).feature_map
@@ -95,7 +95,7 @@ def fix_keys(
 
 
 def slots_of(mechanism: Mechanism, keys: KeySequence, learned: Mapping[str, Array] | None) -> Slots | None:
-    """The slots of keys; None where the mechanism has none."""
+    """Returns the compressed keys of a sequence; None if the mechanism makes none."""
     make, both, unknown = room_of(mechanism).slots, Sides(keys.segments, keys.segments), Sides(None, None)
     if make is None:
         return None
@@ -110,10 +110,10 @@ def attend_fixed(
     new: NewQueries,
     options: CallOptions = NO_OPTIONS,
 ) -> tuple[Array, Array | None]:
-    """The output of `attend` for queries that read the keys, within segments, and the log-sum-exp if it is asked for.
+    """Returns the output of `attend` for queries over the fixed keys of their segment, and the log-sum-exp or None.
 
-    Segments, positions and centres come from `new` and `fixed`, and not from `options`. Keys that are drawn in training
-    (`rng`, `return_lse`) need a row of queries for each row of keys.
+    Segments, positions and centres come from `new` and `fixed`, not from `options`. If keys are sampled in training
+    (`rng`, `return_lse`), each row of keys must have one row of queries.
     """
     rows = len(fixed.segment_B if isinstance(fixed, FixedSums) else fixed.segments_BM)
     query, segments, positions, centres = (None if x is None else side_by_side(x, rows) for x in new)
@@ -126,7 +126,7 @@ def attend_fixed(
     if mechanism.needs.positions:
         options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    # The padding of keys is not zeroed at each decoding step: `fix_keys` has done it once.
+    # Only the queries' padding is zeroed here: `fix_keys` has zeroed the keys' padding once for all decoding steps.
     out, lse = attend_with(query, key, value, mechanism, options, with_query_padding_zeroed)
     return out.reshape(new.query.shape), lse
 
@@ -134,7 +134,7 @@ def attend_fixed(
 def read_slots(
     mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: CallOptions
 ) -> Float[Array, 'B L H K']:
-    """The softmax over the slots, with dropout; zeros for queries of another segment, and for padding."""
+    """Returns softmax attention over compressed keys, with dropout; zeros for padding and queries of other segments."""
     refuse(mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.form.drops_slots})
     dropout = CallOptions(dropout_rate=options.dropout_rate, dropout_rng=options.dropout_rng)
     out_BLHK, _ = attend_with(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), dropout)
@@ -144,5 +144,5 @@ def read_slots(
 
 
 def side_by_side(x: Shaped[Array, '_ L *rest'], rows: int) -> Shaped[Array, 'B _ *rest']:
-    """The queries of neighbouring rows, as many as share a row of keys, in one row."""
+    """Returns `x` with the queries of all rows that share a row of keys joined into one row."""
     return x.reshape(rows, -1, *x.shape[2:])

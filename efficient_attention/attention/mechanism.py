@@ -1,4 +1,7 @@
-"""The class of mechanisms, and the records by which each says what it is; its room (room.py) computes it."""
+"""`Mechanism`, the base class of attention mechanisms, and the records that describe a mechanism's properties.
+
+room.py defines how a mechanism's implementation is declared.
+"""
 
 import dataclasses
 import functools
@@ -12,29 +15,29 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """An array that a mechanism learns beside the projections of queries, keys and values.
+    """An array that a mechanism learns besides the projections of queries, keys and values.
 
-    A running mean [..., K + 1] is learned otherwise than by a loss: K coordinates of points on the unit sphere, where
-    they also start, and a column that stays 0. In place of its gradient the mechanism returns the sum of the vectors
-    that belong to each point and, in the last column, their number; `training/optimizer.py` does the rest.
+    A running mean [..., K + 1] is not learned by a loss. Its first K columns are points on the unit sphere; the last
+    column stays 0. In place of a gradient, the mechanism returns the sum of the vectors assigned to each point and, in
+    the last column, their number. `training/optimizer.py` then updates the mean.
     """
 
-    shape: tuple[int, ...]  # the first axis has the heads, or 1 where all share the array
-    deviation: float  # of the normal distribution around 0 that it is drawn from
-    is_shared: bool = False  # one for all layers of a stack, else each layer has its own
+    shape: tuple[int, ...]  # the first axis is the heads, or 1 if all heads share the array
+    deviation: float  # standard deviation of the normal distribution around 0 that initialises the array
+    is_shared: bool = False  # one array for all layers of a stack; else one per layer
     is_running_mean: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a call must give a mechanism, and what the rows must be.
+    """A mechanism's requirements on the call and on the rows.
 
     Args:
-        positions: it must know how query and key positions relate.
-        shared_qk: it makes its keys from the queries, so that both are one array.
-        centres: each query says around which place it reads: `centres` of `attend`.
-        whole_rows: it mixes the tokens of a row before it compares any, so a row must be one text.
-        longest: the most keys that it serves; 0 = any number.
+        positions: the mechanism compares query and key positions.
+        shared_qk: the mechanism derives its keys from the queries, so both must be one array.
+        centres: each query has a centre around which it reads: `centres` of `attend`.
+        whole_rows: the mechanism mixes the tokens of a row before it compares any, so a row must hold one text.
+        longest: the largest supported number of keys; 0 = any number.
     """
 
     positions: bool = True
@@ -46,16 +49,16 @@ class Needs:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a mechanism is computed, which decides what options of a call it serves.
+    """How a mechanism is computed, which decides which options of a call it supports.
 
     Args:
-        has_logits: a bias and a relative term can be added to logits, which may be additive scores.
-        has_dropout: there are weights that dropout can act on.
-        drops_slots: its weights already come with dropout, which acts on slots that stand for keys.
+        has_logits: the mechanism has logits, so it supports a bias, a relative term and additive scores.
+        has_dropout: the mechanism has weights that dropout can act on.
+        drops_slots: its weights already include dropout, which acts on compressed keys instead of keys.
         has_backends: `backend` chooses how it is executed; other mechanisms have one fast form.
-        merges: results over parts of the keys merge, through a log-sum-exp.
-        splits_tokens: it can be computed where the tokens of each row are spread over devices.
-        why_no_decoding: why its causal form cannot go on token by token, for an error line; '' where it can.
+        merges: results over disjoint parts of the keys can be merged, through a log-sum-exp.
+        splits_tokens: it can be computed sequence parallel: the tokens of each row are sharded over devices.
+        why_no_decoding: for an error message, why its causal form cannot decode token by token; '' if it can.
     """
 
     has_logits: bool = False
@@ -69,19 +72,19 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Reads:
-    """Which keys a query reads, and what decides this.
+    """Which keys a query reads, and which inputs decide this.
 
     Args:
-        by_distance: query position - key position alone decides who may read whom.
-        one_band: a query reads all keys within one run of distances and no others.
-        by_length: the number of keys decides too, so that padding at their end changes what is read.
-        by_other_texts: the other texts packed into a row decide too.
-        queries: what a query reads depends on the query.
-        keys: what a query reads depends on the keys.
+        by_distance: which pairs are allowed depends only on query position - key position.
+        one_band: a query reads all keys in one range of distances and no others.
+        by_length: the number of keys matters too, so padding at their end changes which keys are read.
+        by_other_texts: other texts packed into the same row matter too.
+        queries: which keys a query reads depends on the query vector.
+        keys: which keys a query reads depends on the key vectors.
         own_row: queries may read keys of their own row.
-        other_sequence: queries may read keys of another sequence; None = they may where the mechanism is not causal
-            and either needs no positions or goes by distance.
-        why_one_row: why queries of another sequence are refused, behind the mechanism's text in an error line.
+        other_sequence: queries may read keys of another sequence. None means: yes, if the mechanism is not causal and
+            either needs no positions or depends only on distance.
+        why_one_row: why keys of another sequence are rejected; follows the mechanism's text in an error message.
     """
 
     by_distance: bool = False
@@ -97,14 +100,15 @@ class Reads:
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """What a mechanism draws at random, from the key `rng` of a call.
+    """What a mechanism samples at random, from the key `rng` of a call.
 
     Args:
-        always: it draws at every call, so that `attend` asks for a key.
-        in_training: it samples the keys that queries read where a call gives `rng`, as training does; the loss then has
-            a term for these samples (REINFORCE).
-        noise: it adds noise where a call gives `rng`, as training does.
-        for_all_heads: heads share one draw that depends on their number, so that a head less changes what others read.
+        always: the mechanism samples at every call, so `attend` requires a key.
+        in_training: if a call gives `rng`, as training does, the mechanism samples the keys that queries read. The loss
+            then has a term for these samples (REINFORCE).
+        noise: the mechanism adds noise if a call gives `rng`, as training does.
+        for_all_heads: all heads share one sample whose values depend on the number of heads. Removing a head therefore
+            changes which keys the other heads read.
     """
 
     always: bool = False
@@ -117,21 +121,21 @@ class Draws:
 class Mechanism:
     """A way to compute attention; frozen and hashable, so it can be a static argument.
 
-    A subclass states what differs from the defaults of `needs`, `form`, `reads` and `draws`: as class attributes, or as
-    cached properties where its fields decide. One with a field `causal` is causal where that is True.
+    A subclass overrides `needs`, `form`, `reads` and `draws` where it differs from the defaults: with class attributes,
+    or with cached properties if its fields decide. A mechanism with a field `causal` is causal if that field is True.
     """
 
     name: ClassVar[str] = 'mechanism'
-    """What texts, the registry and error lines call it, and what its room's folder is called."""
+    """The mechanism's name in config texts, the registry and error messages, and the name of its folder."""
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """What a call must give it."""
+        """The mechanism's requirements on a call."""
         return Needs()
 
     @functools.cached_property
     def form(self) -> Form:
-        """How it is computed."""
+        """How the mechanism is computed."""
         return Form()
 
     @functools.cached_property
@@ -141,21 +145,21 @@ class Mechanism:
 
     @functools.cached_property
     def draws(self) -> Draws:
-        """What it draws at random."""
+        """What the mechanism samples at random."""
         return Draws()
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002  most learn nothing
-        """What it learns, by name, with so many query heads of this width: `learned` of `attend`."""
+        """Returns the learned arrays by name, for `heads` query heads of `width` each: `learned` of `attend`."""
         return {}
 
     @property
     def has_causal_option(self) -> bool:
-        """Whether `causal=True` among its arguments makes it causal."""
+        """Whether the mechanism takes an argument `causal=True` that makes it causal."""
         return hasattr(self, 'causal')
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query reads a later key, whatever the length."""
+        """Whether no query reads a later key, for any length."""
         return getattr(self, 'causal', False)
 
     @property
@@ -166,57 +170,57 @@ class Mechanism:
         return not self.is_causal and (self.reads.by_distance or not self.needs.positions)
 
     def differs_by_head(self, heads: int) -> bool:
-        """Whether some of so many heads differ in who may read whom, or in an array that they learn."""
+        """Returns whether heads differ in which keys they read or in a learned array, with `heads` heads in total."""
         return any(operand.shape[0] > 1 for operand in self.learned_operands(heads, 1).values())
 
     def keys_back(self, length: int) -> int:
-        """How many of `length` positions a causal query reads at most: the last ones, itself among them."""
+        """Returns the largest number of the last `length` positions that a causal query reads, itself included."""
         return length
 
     def within(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
-        """The mechanism over those pairs alone that the pattern allows; raises NotImplementedError for most."""
+        """Returns the mechanism restricted to the pairs that the pattern allows; most raise NotImplementedError."""
         raise lack(self.name, 'pattern')
 
     def everywhere(self) -> 'Mechanism':
-        """The mechanism over all pairs; raises NotImplementedError where it is not one over pairs."""
+        """Returns the mechanism over all pairs; raises NotImplementedError if it is not defined over pairs."""
         raise lack(self.name, 'form over all pairs')
 
     def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
-        """The mechanism of layer number `layer`."""
+        """Returns the mechanism of layer number `layer`."""
         return self
 
     def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
-        """What one writes instead of the mechanism's text so that it is causal, for error lines."""
+        """Returns advice for error messages: what to write instead of the mechanism's text to make it causal."""
         return CAUSAL_OPTION if self.has_causal_option else f'another mechanism, as {self.name} has no causal form'
 
-    def check_heads(self, heads: int) -> None:  # noqa: B027  most serve any number
-        """Raises an InputError where the mechanism cannot serve this number of heads."""
+    def check_heads(self, heads: int) -> None:  # noqa: B027  most support any number
+        """Raises an InputError if the mechanism does not support this number of heads."""
 
     def check_decoding(self) -> None:
-        """Raises an InputError where the mechanism cannot go on with a text token by token."""
+        """Raises an InputError if the mechanism cannot decode token by token."""
         if self.form.why_no_decoding:
-            raise InputError(f'{self.name} attention cannot go on token by token: {self.form.why_no_decoding}')
+            raise InputError(f'{self.name} attention cannot decode token by token: {self.form.why_no_decoding}')
         if not self.is_causal:
-            raise InputError(f'{self} is not causal; only causal attention can go on token by token')
+            raise InputError(f'{self} is not causal; only causal attention can decode token by token')
 
 
 Kind = TypeVar('Kind', bound=Mechanism)
 
 
 def of_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
-    """The mechanism, in whose room the caller is; raises NotImplementedError for any other."""
+    """Returns the mechanism unchanged; raises NotImplementedError if it is not of class `kind`."""
     if not isinstance(mechanism, kind):
         raise NotImplementedError(f'{kind.name} computes {kind.__name__}, not {type(mechanism).__name__}')
     return mechanism
 
 
 def lack(who: str, *missing: str) -> NotImplementedError:
-    """The one line that refuses what a mechanism or a backend cannot do: 'lsh has no bias, no grouped heads'."""
+    """Returns the error for features that a mechanism or backend lacks: 'lsh has no bias, no grouped heads'."""
     return NotImplementedError(f'{who} has no {", no ".join(missing)}')
 
 
 def refuse(who: str, lacks: dict[str, bool]) -> None:
-    """Raises the line of `lack` for those of the lacks, by name, that are asked for."""
+    """Raises the error of `lack` that names every requested feature in `lacks`; does nothing if none is requested."""
     missing = [name for name, is_asked in lacks.items() if is_asked]
     if missing:
         raise lack(who, *missing)

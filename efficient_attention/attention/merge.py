@@ -1,4 +1,4 @@
-"""Partial softmax results over disjoint sets of keys merge exactly, through their log-sum-exps. Axis p: the parts."""
+"""Exact merge of softmax results over disjoint sets of keys, through their log-sum-exps. Axis p is the parts."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,10 @@ Partial = tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]
 
 
 def merge(parts: list[Partial]) -> Partial:
-    """(output, log-sum-exp) over the union of the parts' keys; the outputs are summed in float32.
+    """Returns (output, log-sum-exp) over the union of the parts' keys; the outputs are summed in float32.
 
-    A query without a key in any part has log-sum-exp MASKED in each and gets zeros. Differentiable in both.
+    A query without a key in any part has log-sum-exp MASKED in each part and gets zeros. Differentiable in outputs and
+    log-sum-exps.
     """
     if len(parts) == 1:
         return parts[0]

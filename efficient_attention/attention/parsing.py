@@ -1,10 +1,10 @@
-"""The text form of patterns and mechanisms, for configs and the command line.
+"""Parses the text form of patterns and mechanisms, for configs and the command line.
 
-'causal & (window(128) | global_tokens(2))' is a pattern, and as a mechanism softmax attention over it;
-'sparsemax(causal & window(64))' is another distribution over a pattern's keys, and 'lsh(bucket_size=64, rounds=4)' and
-'favor(features=256, causal=True)' are mechanisms without patterns. Arguments are whole numbers, but for those that are
-numbers with a point by default: 'sinkhorn(64, 32, temperature=0.5)'. Texts are parsed into a syntax tree and matched
-against known names; nothing is evaluated.
+'causal & (window(128) | global_tokens(2))' is a pattern; as a mechanism it means softmax attention over that pattern.
+'sparsemax(causal & window(64))' is another distribution over a pattern's keys. 'lsh(bucket_size=64, rounds=4)' and
+'favor(features=256, causal=True)' are mechanisms without patterns. Arguments are whole numbers, except where the
+default is a float: 'sinkhorn(64, 32, temperature=0.5)'. Texts are parsed into a syntax tree and matched against known
+names; nothing is evaluated.
 """
 
 import ast
@@ -36,7 +36,7 @@ from efficient_attention.attention.registry import NAMES, load_room
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
-# A pattern's text stands for `Softmax`, which has no name of its own.
+# `Softmax` is not listed: a config text names it by its pattern.
 MECHANISMS = tuple(name for name in NAMES if name != Softmax.name)
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     'full': Full,
@@ -65,7 +65,7 @@ _KINDS = {
 
 
 def model_needs(mechanism: Mechanism) -> str:
-    """What a model's config sets for a mechanism, in words; '' where any model may have it."""
+    """Returns the settings that a mechanism requires in a model's config, as text; '' if it requires none."""
     needs = ['model.shared_qk=True'] if mechanism.needs.shared_qk else []
     needs += [] if mechanism.form.has_dropout else ['model.attention_dropout_rate=0.0']
     if mechanism.has_causal_option and not mechanism.is_causal:
@@ -74,33 +74,33 @@ def model_needs(mechanism: Mechanism) -> str:
 
 
 def parse_pattern(text: str) -> Pattern:
-    """The pattern that a text such as 'causal & window(128)' names; `&`, `|` and `-` combine patterns.
+    """Returns the pattern of a text such as 'causal & window(128)'; `&`, `|` and `-` combine patterns.
 
     Raises:
-        InputError: the text is no expression of known pattern names, `&`, `|`, `-` and whole numbers.
+        InputError: the text is not an expression of known pattern names, `&`, `|`, `-` and whole numbers.
     """
     return _read(text, _build)
 
 
 def parse_mechanism(text: str) -> Mechanism:
-    """The mechanism that a config's text names: a pattern's text means softmax attention over that pattern.
+    """Returns the mechanism of a config's text; a pattern's text means softmax attention over that pattern.
 
     Raises:
-        InputError: an unknown name; lists the known ones.
+        InputError: the text has an unknown name (the message lists the known ones) or cannot be parsed.
     """
     return _read(text, _build_mechanism)
 
 
 def _read(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
-    """What `build` makes of the text's syntax tree; raises an InputError where the text is nested too deeply."""
+    """Returns `build` applied to the text's syntax tree; raises an InputError if the text is nested too deeply."""
     try:
         return build(_parse(text), text)
-    except (RecursionError, MemoryError):  # from Python's own parser, or from ours
+    except (RecursionError, MemoryError):  # Python's parser and `build` raise these
         raise InputError(f'attention {text[:40]!r}...: nested too deeply') from None
 
 
 def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
-    """The mechanism that a syntax tree stands for: one called by its name, or `Softmax` over a pattern."""
+    """Returns the mechanism of a syntax tree: a mechanism called by its name, or `Softmax` over a pattern."""
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
     if name not in MECHANISMS:
         return Softmax(_build(node, text))
@@ -118,30 +118,32 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    """Whether a value is of the default's type; a whole number also stands for one with a point."""
+    """Returns whether a value has the default's type; a whole number is also accepted for a float."""
     return type(value) is type(default) or (type(value) is int and type(default) is float)
 
 
 def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The options given by name that are fields of the class, each with its value."""
+    """Returns the options given by name that are fields of the class, each with its value."""
     return [(field, options[field.name]) for field in dataclasses.fields(make) if field.name in options]
 
 
 def _parse(text: str) -> ast.expr:
-    """The syntax tree of a text; raises an InputError that names the column where it cannot be read."""
+    """Returns the syntax tree of a text; raises an InputError that names the column if the text cannot be parsed."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore', SyntaxWarning)  # Python's, about text such as '8lsh', which is refused
+            warnings.simplefilter('ignore', SyntaxWarning)  # for texts such as '8lsh', which raise an error below
             return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
         raise InputError(f'attention {text!r}{_fault(text, getattr(error, "offset", None))}') from None
 
 
 def _fault(text: str, offset: int | None) -> str:
-    """What keeps a text from being parsed: its brackets, or the column where Python stopped.
-    `offset` is that column, from 1, in the text without spaces around it."""
+    """Returns why a text cannot be parsed: an unmatched bracket, or the column at which Python's parser stopped.
+
+    `offset` is that column, counted from 1 in the text without surrounding spaces.
+    """
     open_brackets: list[int] = []
     for place, letter in enumerate(text, start=1):
         if letter == '(':
@@ -161,7 +163,7 @@ def _fault(text: str, offset: int | None) -> str:
 
 
 def _build(node: ast.expr, text: str) -> Pattern:
-    """The pattern that a syntax tree stands for: a name, a call, or two patterns with a sign between them."""
+    """Returns the pattern of a syntax tree: a name, a call, or two patterns with an operator between them."""
     match node:
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
             return _build(left, text) & _build(right, text)
@@ -179,15 +181,15 @@ def _build(node: ast.expr, text: str) -> Pattern:
 
 
 def _known(name: str, text: str) -> Callable[..., Pattern]:
-    """The function that makes the pattern of this name; a mechanism's name and unknown ones raise an InputError."""
+    """Returns the function that makes the pattern of this name; raises an InputError for any other name."""
     if name in MECHANISMS:
         make, whole = load_room(name).kind, _parse(text)
         if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
-            raise InputError(f'attention {text!r}: {name} is a mechanism of its own and no pattern')
+            raise InputError(f'attention {text!r}: {name} is a mechanism, not a pattern')
         advice = f'write {name}(...) around the whole pattern' if issubclass(make, OverPattern) else 'write it alone'
         needs = model_needs(make())
         raise InputError(
-            f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one; {advice}'
+            f'attention {text!r}: {name} is a mechanism, not a pattern or part of one; {advice}'
             f'{", with " if needs else ""}{needs}'
         )
     if name not in PATTERNS:
@@ -199,7 +201,7 @@ def _known(name: str, text: str) -> Callable[..., Pattern]:
 
 
 def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) -> tuple[list, dict[str, Any]]:
-    """A call's arguments in order and those by name, their values read by `read`; no name stands twice."""
+    """Returns a call's positional arguments and its named arguments, read by `read`; raises if a name occurs twice."""
     names = [option.arg or '**' for option in node.keywords]
     for name in names:
         if names.count(name) > 1:
@@ -209,12 +211,12 @@ def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) 
 
 
 def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
-    """The pattern or mechanism that `make` returns for these arguments; its errors name the text as well."""
+    """Returns the pattern or mechanism that `make` builds from these arguments; its error messages include the text."""
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError:
         asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
-        if asked:  # faults of the other arguments are named first
+        if asked:  # report errors in the other arguments first
             rest = {option: value for option, value in options.items() if option != 'causal'}
             advice = _call(name, make, arguments, rest, text).causal_form(text)
             raise InputError(f'attention {text!r}: {name} has no option causal; write {advice}') from None
@@ -226,7 +228,7 @@ def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[st
 
 
 def _parameters(make: Callable[..., Any]) -> str:
-    """What a name takes, as one writes it: 'radius, dilation=1'."""
+    """Returns the parameters of a name as a user writes them: 'radius, dilation=1'."""
     parameters = inspect.signature(make).parameters.values()
     return ', '.join(
         f'{parameter.name}, ...'
@@ -239,26 +241,26 @@ def _parameters(make: Callable[..., Any]) -> str:
 
 
 def _value(node: ast.expr) -> Any:
-    """The constant that a node is, a sign before a number included; None for anything else."""
+    """Returns the constant of a node, including a sign before a number; None if the node is not a constant."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and type(_value(node.operand)) in (int, float):
         return -_value(node.operand)
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def _whole_number(node: ast.expr, text: str) -> int:
-    """The whole number that a node is; raises an InputError for anything else."""
+    """Returns the whole number of a node; raises an InputError for anything else."""
     if type(_value(node)) is int:
         return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
 def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | float | bool | str:
-    """The constant that a node is, or the pattern that it stands for."""
+    """Returns the constant of a node, or the pattern if the node is not a constant."""
     return _build(node, text) if _value(node) is None else _constant(node, text)
 
 
 def _constant(node: ast.expr, text: str) -> int | float | bool | str:
-    """The number, truth value or name that a node is; raises an InputError for anything else."""
+    """Returns the number, truth value or name of a node; raises an InputError for anything else."""
     if isinstance(_value(node), int | float | bool | str):
         return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a number, True, False nor a name')

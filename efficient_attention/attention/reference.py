@@ -1,8 +1,8 @@
-"""The contract: every mechanism's attention weights [B, H, L, M] in float32, and the output that they give.
+"""The reference backend: every mechanism's attention weights [B, H, L, M] in float32, and the resulting output.
 
-Every other way to compute a mechanism is tested against it, and it against the papers' formulas in float64 NumPy. A
-mechanism's definition, in the definition.py of its room, is a function from a request to (weights, log-sum-exp or
-None), written to be read. This page makes the output of them, and stands apart as what all others are measured by.
+All other backends are tested against this one, and this one against the papers' formulas in float64 NumPy. Each
+mechanism's definition.py has a readable function from a request to (weights, log-sum-exp or None). This file turns
+those weights into the output.
 """
 
 import jax
@@ -16,12 +16,12 @@ from efficient_attention.attention.weights import combine_values, drop_weights
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]:
-    """The mechanism's weights as its room gives them, and its log-sum-exp where it has one."""
+    """Returns the mechanism's dense weights, and its log-sum-exp or None."""
     return room_of(request.mechanism).weights(request)
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """The backend `reference` of every mechanism: weights times values, in full float32."""
+    """Returns weights times values in full float32, and the log-sum-exp: the backend `reference` of every mechanism."""
     weights_BHLM, lse_BHL = weights(request)
     is_dropped = request.mechanism.form.drops_slots
     dropped_BHLM = weights_BHLM if is_dropped else drop_weights(weights_BHLM, request)

@@ -1,4 +1,4 @@
-"""The mechanisms by name: a new one is a name here. Its room is loaded when a text or a call first names it."""
+"""The registry of mechanisms by name; a mechanism's implementation is imported when it is first used."""
 
 import functools
 import importlib
@@ -6,7 +6,7 @@ import importlib
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
 
-# Folders beside this file; in a text a pattern stands for softmax.
+# Each name is a folder next to this file. In config texts, a bare pattern means softmax.
 NAMES = (
     'softmax',
     'lsh',
@@ -27,26 +27,29 @@ NAMES = (
 
 @functools.cache
 def load_room(name: str) -> Room:
-    """The room in the folder of this name; a folder with `make_room` makes it from softmax's."""
+    """Returns the implementation in the folder of this name.
+
+    A folder with `make_room` builds its implementation from softmax's.
+    """
     folder = importlib.import_module(f'efficient_attention.attention.{name}')
     return folder.make_room(load_room('softmax')) if hasattr(folder, 'make_room') else folder.ROOM
 
 
 def room_of(mechanism: Mechanism) -> Room:
-    """The room of a mechanism; raises NotImplementedError where the registry has none."""
+    """Returns a mechanism's implementation; raises NotImplementedError if the registry has none."""
     if mechanism.name in NAMES and (room := load_room(mechanism.name)).kind is type(mechanism):
         return room
-    raise NotImplementedError(f'{type(mechanism).__name__} has no room in attention/registry.py')
+    raise NotImplementedError(f'{type(mechanism).__name__} has no implementation in attention/registry.py')
 
 
 @functools.lru_cache(maxsize=256)
 def multiply_adds(mechanism: Mechanism, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row of `length` positions, over all `heads` of `width`, without segments.
+    """Returns the multiply-adds of one row of `length` positions, over all `heads` of `width`, without segments.
 
-    Counted is what the fast form computes, of `Softmax` the backend `blocked`; the dense backend, which 'auto' takes
-    for short rows, computes every pair of a `Softmax` whatever its pattern. Softmax, sorting and masks are left out.
+    The count is for the fast form; for `Softmax` it is for the backend `blocked`. The dense backend, which 'auto' uses
+    for short rows, computes every pair of a `Softmax` whatever its pattern. Softmax, sorting and masks are not counted.
 
     Raises:
-        NotImplementedError: a mechanism that has no room.
+        NotImplementedError: the mechanism has no implementation.
     """
     return room_of(mechanism).multiply_adds(mechanism, length, heads, width)

@@ -1,10 +1,10 @@
-"""Relative attention: a term of the logits that a query and its distance to the key decide (Transformer-XL).
+"""Relative attention: a term of the logits that depends on the query and on its distance to the key (Transformer-XL).
 
     logits_ij = (q_i k_j + p_i r_(i - j)) / sqrt(K)
 
-Dai et al. 2019, arXiv 1901.02860, section 3.3 and appendix B: with content vectors e, queries q_i = W_q e_i + u and
-p_i = W_q e_i + v, and r_d = W_r sinusoid(d), these are its four terms. `attend` takes the first as its query and the
-second, with r, as `relative`. This file holds the argument and the dense term; tile_relative.py the one by tiles.
+Dai et al. 2019, arXiv 1901.02860, section 3.3 and appendix B. With content vectors e, queries q_i = W_q e_i + u and
+p_i = W_q e_i + v, and r_d = W_r sinusoid(d), these are the paper's four terms. `attend` takes q as its query, and p and
+r as `relative`. This file has the argument and the dense term; softmax/tile_relative.py has the term by tiles.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from efficient_attention.attention.einsum import float32_einsum
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Relative:
-    """What `attend` adds to the logits by distance.
+    """The relative term that `attend` adds to the logits.
 
     Args:
         query: p [B, L, H, K], scaled by 1 / sqrt(K) inside.
-        table: r [P, H, K], one vector a head for each of P distances, query position - key position: `first`,
-            `first` + 1, ... A distance beyond either end takes the last vector there, which is the paper's clamping.
+        table: r [P, H, K], one vector per head for each of P distances (query position - key position): `first`,
+            `first` + 1, ... A distance beyond either end takes the vector at that end, which is the paper's clamping.
         first: the distance of the table's first row.
     """
 
@@ -37,7 +37,7 @@ class Relative:
     first: int = dataclasses.field(default=0, metadata={'static': True})
 
     def astype(self, dtype: DTypeLike) -> 'Relative':
-        """The term with its query and its table in another dtype."""
+        """Returns the term with its query and its table in another dtype."""
         return dataclasses.replace(self, query=self.query.astype(dtype), table=self.table.astype(dtype))
 
 
@@ -47,10 +47,10 @@ def relative_logits(
     key_positions: Int[Array | np.ndarray, '#B M'],
     precision: jax.lax.Precision | None = None,
 ) -> Float[Array, 'B H L M']:
-    """The relative term of the logits of all pairs, in float32, from products [B, H, L, distances].
+    """Returns the relative term of the logits of all pairs, in float32, from products [B, H, L, distances].
 
-    Where positions are known and rise by 1, each row of products is shifted so that it starts at its first key; for
-    other positions each pair picks its entry by distance.
+    If positions are known at trace time and rise by 1, each row of products is shifted so that it starts at its first
+    key. For other positions each pair looks up its entry by distance.
     """
     q_BLHK = relative.query * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), relative.query.dtype)
     starts = first_position(query_positions), first_position(key_positions)
@@ -66,21 +66,21 @@ def relative_logits(
 
 
 def table_products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
-    """float32 products of each query with each vector of its head in the table."""
+    """Returns float32 products of each query with each vector of its head in the table."""
     return float32_einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision)
 
 
 def first_position(positions_bL: Array | np.ndarray) -> int | None:
-    """The first of positions that are known, the same in all rows and rise by 1; None for others."""
+    """Returns the first position if positions are known at trace time, equal in all rows and rise by 1; else None."""
     if not isinstance(positions_bL, np.ndarray) or len(positions_bL) != 1 or (np.diff(positions_bL[0]) != 1).any():
         return None
     return int(positions_bL[0, 0])
 
 
 def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
-    """Rows `top`, `top` - 1, ... of a table, `count` of them; beyond its ends the rows there.
+    """Returns `count` rows of a table in falling order, from row `top` on; indices beyond an end take the row there.
 
-    Made of slices of the table and repeated end rows, so that its gradient is sums and slices.
+    It uses only slices of the table and repeated end rows, so that its gradient consists of sums and slices.
     """
     rows = table_PHK.shape[0]
     places = np.clip(top - np.arange(count), 0, rows - 1)
@@ -97,11 +97,12 @@ def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
 
 
 def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
-    """Of [..., S, c] the first `columns` of each row a after it was moved left by S - 1 - a; c >= columns + S."""
+    """Returns the first `columns` entries of [..., S, c] after each row a moved left by S - 1 - a; c >= columns + S."""
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
-    # In a row of c - 1 every entry stands one place further left than in the row before. A row of these in front and
-    # one behind make the gradient a slice of one padded array: a third less time on a CPU than padding what is padded.
+    # When flat rows of c are read as rows of c - 1, each row is shifted one place further left than the row before. One
+    # extra row in front and one behind make the gradient a slice of one padded array, which takes a third less time on
+    # a CPU than padding twice.
     flat = jnp.pad(flat, ((0, 0),) * len(lead) + ((width - rows, width - 2),))
     return flat.reshape(*lead, rows + 2, width - 1)[..., 1:-1, :columns]
 
@@ -109,6 +110,6 @@ def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {
 def distance_rows(
     relative: Relative, query_positions: Int[Array, '#b L'], key_positions: Int[Array, '#b M']
 ) -> Int[Array, '#b L M']:
-    """The row of the table that each pair takes: its distance, or the nearest one that the table has."""
+    """Returns the table row of each pair: the row of its distance, or the nearest row that the table has."""
     distances_bLM = query_positions[:, :, None] - key_positions[:, None, :]
     return jnp.clip(distances_bLM - relative.first, 0, relative.table.shape[0] - 1)

@@ -1,4 +1,4 @@
-"""A checked attention call: the input of every mechanism's implementation."""
+"""`Request`, the checked arguments of an attention call, which every mechanism's implementation receives."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,35 +16,35 @@ Numbers = Array | np.ndarray
 
 
 class Sides(NamedTuple):
-    """The same of the queries and of the keys: their segments, or their positions."""
+    """A pair of values, one for the queries and one for the keys: segments, or positions."""
 
     query: Any
     key: Any
 
 
 class Dropout(NamedTuple):
-    """Dropout of attention weights: the probability in (0, 1) to drop one, and a typed key or one for each row [B]."""
+    """Dropout of attention weights: the probability in (0, 1) of dropping a weight; a typed key, or one per row [B]."""
 
     rate: float
     rng: Any
 
 
 class Place(NamedTuple):
-    """Where one device's block lies within the whole rows, which are split over devices (sequence parallel).
+    """The position of one device's block within the whole rows, which are sharded over devices (sequence parallel).
 
-    The positions of such a request count from the block's start and are known before the program runs; what is added
-    to them here, and where the block begins, follows from the number of the device.
+    A request with a `Place` has positions that count from the block's start and are known at trace time. The fields of
+    `Place` depend on the device's number, so they are known only while the program runs.
     """
 
-    keys: int  # of the whole rows
-    first: Sides  # int32 [], the numbers of the first query and of the first key in the whole rows
-    shift: Sides  # int32 [], added to the positions where a mask or a function of positions reads them
-    first_head: Array | int = 0  # the number of the first query head
+    keys: int  # number of keys in the whole rows
+    first: Sides  # int32 [], indices of the block's first query and first key in the whole rows
+    shift: Sides  # int32 [], added to the positions before masks and functions of positions read them
+    first_head: Array | int = 0  # index of the block's first query head
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """The keyword arguments of `attend`, which explains them, in one object for callers inside the package."""
+    """The keyword arguments of `attend` (documented there) in one object, for callers inside the package."""
 
     bias: Any = None
     relative: Relative | None = None
@@ -82,11 +82,14 @@ class Keywords(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A checked call: there are positions, segments of both sides or None, and dropout only at a rate above 0.
+    """A checked attention call.
 
-    Shapes: query [B, L, H, K], key and value [B, M, G, K] with H a multiple of G, bias broadcastable to [B, H, L, M]
-    or a function of positions, segments int [B, L] and [B, M], positions int [1 or B, L] and [1 or B, M]: NumPy arrays
-    where they are known before the program runs (so also by default), else JAX arrays.
+    Positions are always present. Segments are given for both sides or are None. Dropout is present only at a rate above
+    0.
+
+    Shapes: query [B, L, H, K]; key and value [B, M, G, K] with H a multiple of G; segments int [B, L] and [B, M]. The
+    bias broadcasts to [B, H, L, M] or is a function of positions. Positions are int [1 or B, L] and [1 or B, M]: NumPy
+    arrays if they are known at trace time (as the default ones are), else JAX arrays.
     """
 
     query: Array
@@ -99,60 +102,63 @@ class Request:
     bias: Any = None
     relative: Relative | None = None
     additive: Array | None = None  # v [H, K] of scores v tanh(q + k) in place of q k / sqrt(K)
-    centres: Array | None = None  # [B, L, H] in [0, 1], shares of the keys of the query's segment
-    learned: Mapping[str, Array] | None = None  # those of `Mechanism.learned_operands`
+    centres: Array | None = None  # [B, L, H] in [0, 1], fractions of the keys of the query's segment
+    learned: Mapping[str, Array] | None = None  # arrays by name, as `Mechanism.learned_operands` declares them
     rng: Array | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how a `Softmax` is executed
-    place: Place | None = None  # of a block of whole rows; None where the request holds all of them
+    place: Place | None = None  # position of a block within whole rows; None if the request holds whole rows
 
     @property
     def has_default_positions(self) -> bool:
-        """Whether queries and keys are numbered 0, 1, ... as far as can be known before the program runs."""
+        """Whether queries and keys are known at trace time to be numbered 0, 1, ..."""
         return all(
             isinstance(positions, np.ndarray) and np.array_equal(positions, np.arange(positions.shape[1])[None])
             for positions in self.positions
         )
 
     def operand(self, name: str) -> Array:
-        """float32: an array that the mechanism learns."""
+        """Returns one of the mechanism's learned arrays in float32."""
         assert self.learned is not None
         return jnp.asarray(self.learned[name], jnp.float32)
 
     @property
     def keys_of_row(self) -> int:
-        """How many keys the whole rows have, which decides where some patterns place their tiles."""
+        """The number of keys in the whole rows; some patterns place their tiles by it."""
         return self.key.shape[1] if self.place is None else self.place.keys
 
     @property
     def positions_in_row(self) -> Sides:
-        """The positions as masks and functions of positions read them."""
+        """The positions within the whole rows, as masks and functions of positions read them."""
         if self.place is None:
             return self.positions
         return Sides(*(jnp.asarray(x) + shift for x, shift in zip(self.positions, self.place.shift, strict=True)))
 
     def numbers(self, axis: str) -> Array:
-        """int32: the numbers of the 'head's, 'query's or 'key's in the whole rows, by which dropout draws its bits."""
+        """Returns the int32 indices of heads, queries or keys within the whole rows; dropout hashes these indices.
+
+        `axis` is 'head', 'query' or 'key'.
+        """
         size = self.key.shape[1] if axis == 'key' else self.query.shape[1 if axis == 'query' else 2]
         if self.place is None:
             return jnp.arange(size)
         return jnp.arange(size) + (self.place.first_head if axis == 'head' else getattr(self.place.first, axis))
 
 
-# ---- the content of padding: not even NaN or infinity there changes a result ----
+# ---- padding: its content, even NaN or infinity, changes no result ----
 
 
 def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L']) -> Shaped[Array, 'B L *rest']:
-    """`x` with zeros where the segment is 0, and with a gradient of zero there.
+    """Returns `x` with zeros, and a zero gradient, where the segment is 0.
 
-    A mask is not enough: zero times NaN is NaN, in the output and in the gradient of the other factor.
+    A mask on the weights is not enough: zero times NaN is NaN, in the output and in the gradient of the other factor.
     """
     is_token_BL = jnp.not_equal(segments_BL, 0)
     return jnp.where(is_token_BL.reshape(*is_token_BL.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
 
 
 def with_padding_zeroed(request: Request) -> Request:
-    """The request with zeros in all arrays of queries and keys where the segment is 0; unchanged without segments."""
+    """Returns the request with zeros in all query and key arrays where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request
     segments_BM = request.segments.key
@@ -161,7 +167,7 @@ def with_padding_zeroed(request: Request) -> Request:
 
 
 def with_query_padding_zeroed(request: Request) -> Request:
-    """The request with zeros only in the arrays of queries where the segment is 0; unchanged without segments."""
+    """Returns the request with zeros in the query arrays only where the segment is 0; unchanged without segments."""
     if request.segments is None:
         return request
     segments_BL, relative, centres = request.segments.query, request.relative, request.centres

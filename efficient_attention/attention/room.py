@@ -1,4 +1,4 @@
-"""A room: one mechanism's implementation, in a folder: definition (class, dense weights, cost), fast form, cache."""
+"""`Room`, the record of one mechanism's implementation: its class, dense weights, cost, fast form and cache."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,35 +17,40 @@ Result = tuple[Array, Array | None]
 
 
 def no_cache(spec: CacheSpec, *_: Any) -> NoReturn:
-    """Raises NotImplementedError that names the mechanism."""
+    """Raises NotImplementedError with the mechanism's name."""
     raise lack(spec.mechanism.name, 'cache')
 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """A mechanism with all that computes it.
+    """One mechanism's implementation: its class and all functions that compute it.
 
-    A new mechanism is a folder that makes one of these, and a line in registry.py; docs/attention.md goes through it.
+    A new mechanism is a folder that creates one `Room`, and a line in registry.py; docs/attention.md explains the
+    steps.
 
     Args:
-        kind: its class, of definition.py.
-        weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout (after it where
-            `form.drops_slots` is True), rows summing to 1 or 0 unless its definition says otherwise, and the
-            log-sum-exp [B, H, L] where there is one.
-        serve: the fast form, of serve.py, or of definition.py where it is short; output [B, L, H, K] in the query's
-            dtype and log-sum-exp. Whatever the request asks for is honoured, or refused with `mechanism.lack`.
-        multiply_adds: definition.py; of one row of so many positions, heads and width, in matrix products, forward.
-        init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. Without it and
-            `decode` the mechanism cannot be decoded.
-        decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. All
-            terms are None unless the mechanism has logits.
-        serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
-            `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
-        feature_map: from a mechanism, a PRNG key (None where nothing is drawn) and a head's width; with the map only
-            sums over the keys of another sequence are cached. None, or a function that gives None, where keys are.
-        slots: serve.py; the keys and values, [B, R, G or H, K] each, that stand for all keys of a request, of which
-            only keys, values, segments and learned arrays are read. Queries meet them in a plain softmax, so that
-            they are all that is read of keys that stay the same for all queries. None where there are no such.
+        kind: the mechanism's class, in definition.py.
+        weights: in definition.py; returns the dense float32 weights [B, H, L, M] before dropout (after dropout if
+            `form.drops_slots`) and the log-sum-exp [B, H, L] or None. Rows sum to 1 or 0 unless the definition says
+            otherwise.
+        serve: the fast form, in serve.py, or in definition.py if it is short. Returns the output [B, L, H, K] in the
+            query's dtype and the log-sum-exp or None. Every option of the request is either computed or rejected with
+            `mechanism.lack`.
+        multiply_adds: in definition.py; returns the multiply-adds of the forward matrix products of one row, given its
+            positions, heads and width.
+        init_cache: in cache.py; returns the cache before any token, given the number of rows, a dtype and a key. A
+            mechanism without `init_cache` and `decode` cannot be decoded.
+        decode: in cache.py; returns the float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes
+            them. All logit terms are None unless the mechanism has logits.
+        serve_share: in split_tokens.py or serve.py; like `serve`, for one device's shard of a request, inside
+            `jax.shard_map`. Positions are positions in the whole rows. None if the mechanism cannot be sequence
+            parallel.
+        feature_map: returns the feature map for a mechanism, a PRNG key (None if nothing is sampled) and a head width.
+            With a feature map, only sums over the keys of another sequence are cached. If the field is None or the
+            function returns None, the keys are cached.
+        slots: in serve.py; returns compressed keys and values, [B, R, G or H, K] each, that replace all keys of a
+            request. It reads only keys, values, segments and learned arrays. Queries attend to them by plain softmax,
+            so with fixed keys only the compressed keys are cached. None if the mechanism does not compress keys.
     """
 
     kind: type[Mechanism]

@@ -1,9 +1,9 @@
-"""Softmax attention within groups, of some queries over some slots each; its weights are computed again for gradients.
+"""Softmax attention within groups of queries and slots, where a slot is a key or a mix of keys.
 
-The gradient of a logit is its weight times (the weight's own gradient less the query's dout . out): sums over pairs,
-which the rule of a quotient asks for, become sums over the width of a vector, and no weight is kept for the backward
-pass, as FlashAttention does it (Dao et al. 2022, arXiv 2205.14135). On CPUs jaxlib fuses sums over pairs with the
-products before them, which then take a multiple of their time.
+The gradient of a logit is its weight times (the weight's gradient minus dout . out of the query). Sums over pairs,
+which the quotient rule requires, thus become sums over the width of a vector. No weight is saved for the backward pass,
+as in FlashAttention (Dao et al. 2022, arXiv 2205.14135). On CPUs jaxlib fuses sums over pairs with the products before
+them, which makes the products several times slower.
 
 Letters: s queries and m slots of a group; G stands for all axes before them, any number.
 """
@@ -23,11 +23,11 @@ from efficient_attention.attention.weights import MASKED
 
 
 class Pairs(NamedTuple):
-    """Which pairs of a query and a slot count; axes of both arrays may be 1 where all are alike.
+    """Which pairs of a query and a slot count; an axis may have size 1 if all entries along it are equal.
 
     Args:
         is_there_Gsm: bool [*G, s, m], the slots that a query may read; None: all.
-        is_kept_Gsm: bool [*G, s, m], those that dropout leaves; None: it is off.
+        is_kept_Gsm: bool [*G, s, m], the pairs that dropout keeps; None: dropout is off.
     """
 
     is_there_Gsm: Array | None = None
@@ -44,14 +44,16 @@ def read_slots(
     pairs: Pairs = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, '*G s X']:
-    """The values that queries read, float32; zeros for a query without slots. Products are of the operands' dtype.
+    """Returns the weighted values of each query in float32; zeros for a query without slots.
+
+    Matrix products use the operands' dtype.
 
     Args:
-        query_GsK: scaled already.
-        key_GmK: of the slots, in the queries' dtype.
-        value_GmX: likewise.
-        pairs: which count.
-        dropout_rate: of the weights that `pairs` keeps.
+        query_GsK: already scaled.
+        key_GmK: keys of the slots, in the queries' dtype.
+        value_GmX: values of the slots, in the queries' dtype.
+        pairs: which pairs count.
+        dropout_rate: the rate at which `pairs.is_kept_Gsm` was sampled.
     """
     return _read(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
 
@@ -63,7 +65,7 @@ def read_by_tokens(
     pairs: Pairs = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, 'B L H K']:
-    """What the tokens of whole rows read of a few slots of each head, float32; queries are scaled here."""
+    """Returns float32 attention of whole rows' tokens over a few slots per head; queries are scaled inside."""
     query_BHLK = query_BLHK.swapaxes(1, 2) * (1.0 / math.sqrt(query_BLHK.shape[3]))
     return read_slots(query_BHLK, key_BHRK, value_BHRK, pairs, dropout_rate).swapaxes(1, 2)
 
@@ -90,8 +92,8 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
     read_Gsm, g = _kept(parts_Gsm, pairs).astype(value_GmX.dtype), _axes(parts_Gsm)
     _, to_value = jax.vjp(lambda value_GmX: _sums(read_Gsm, value_GmX), value_GmX)
-    # Rounded once, for both terms of a logit's gradient, which cancel where a weight is near 1; of float16 not at all,
-    # in which it may be too small for a number.
+    # Both terms of a logit's gradient use the same rounded value, because they cancel where a weight is near 1. It is
+    # not rounded to float16, in which it may underflow.
     dtype = jnp.bfloat16 if value_GmX.dtype == jnp.bfloat16 else jnp.float32
     dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(dtype)
     rounded_GsX = dsums_GsX.astype(jnp.float32)
@@ -116,20 +118,20 @@ def _sums(read_Gsm: Array, value_GmX: Array) -> Float[Array, '*G s X']:
 
 
 def _axes(x_Gsm: Float[Array, '*G s m']) -> str:
-    """A letter for each axis of groups."""
+    """Returns one letter for each axis of groups."""
     return ascii_lowercase[: x_Gsm.ndim - 2]
 
 
 def _parts(logits_Gsm: Array, maximum_Gs1: Array, pairs: Pairs) -> Float[Array, '*G s m']:
-    """What weights are before they are divided by their sum."""
+    """Returns the weights before they are divided by their sum."""
     return _of_pairs(jnp.exp(_of_pairs(logits_Gsm, pairs, MASKED) - maximum_Gs1), pairs, 0.0)
 
 
 def _of_pairs(x_Gsm: Array, pairs: Pairs, other: float) -> Float[Array, '*G s m']:
-    """Another number where a query may not read a slot."""
+    """Returns `x_Gsm` with `other` where a query may not read a slot."""
     return x_Gsm if pairs.is_there_Gsm is None else jnp.where(pairs.is_there_Gsm, x_Gsm, other)
 
 
 def _kept(x_Gsm: Array, pairs: Pairs) -> Float[Array, '*G s m']:
-    """Zeros where dropout leaves nothing."""
+    """Returns `x_Gsm` with zeros where dropout drops a pair."""
     return x_Gsm if pairs.is_kept_Gsm is None else jnp.where(pairs.is_kept_Gsm, x_Gsm, 0.0)

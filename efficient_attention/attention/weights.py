@@ -1,4 +1,4 @@
-"""The dense matrix of weights [B, H, L, M] that mechanisms share: its mask, its softmax, dropout and the output."""
+"""Dense weights [B, H, L, M]: the masks, softmax, dropout and weighted sums that mechanisms share."""
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,12 @@ from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.request import Request
 
-# A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.
+# Used instead of minus infinity: exp(MASKED - maximum) is 0, and MASKED - MASKED is not NaN.
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
-    """Whether query and key are in one segment other than padding; true for all where no segments are given."""
+    """Returns whether query and key are in one segment other than padding; all True if no segments are given."""
     if request.segments is None:
         return jnp.ones((1, 1, 1, 1), bool)
     query_B1L1, key_B11M = request.segments.query[:, None, :, None], request.segments.key[:, None, None, :]
@@ -22,13 +22,13 @@ def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
 
 
 def up_to_query(request: Request) -> Bool[Array, 'b 1 L M']:
-    """Whether the key does not come after the query, by position."""
+    """Returns whether the key's position is at most the query's."""
     query_bL, key_bM = (jnp.asarray(positions) for positions in request.positions)
     return key_bM[:, None, None, :] <= query_bL[:, None, :, None]
 
 
 def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
-    """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
+    """Returns weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and MASKED."""
     exponentials_BHLM, total_BHL1, maximum_BHL1 = exponentials(logits_BHLM, allowed_bhLM)
     has_key_BHL1 = total_BHL1 > 0.0
     safe_total_BHL1 = jnp.where(has_key_BHL1, total_BHL1, 1.0)
@@ -37,7 +37,7 @@ def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array
 
 
 def exponentials(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Array, Array]:
-    """exp(logits - their largest) of the allowed keys, 0 of others; its sums and the largest logits, [B, H, L, 1]."""
+    """Returns exp(logits - maximum) of allowed keys (0 for others), their sums and the maxima, both [B, H, L, 1]."""
     logits_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
     maximum_BHL1 = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
     exponentials_BHLM = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum_BHL1), 0.0)
@@ -45,7 +45,10 @@ def exponentials(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 
 
 
 def softmax_over(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array, 'B H L R']:
-    """Weights over slots; None = all of them are there, for which JAX has a shorter backward pass."""
+    """Returns softmax weights over slots; `is_there_bhlR` None means all slots are allowed.
+
+    JAX has a shorter backward pass if all slots are allowed.
+    """
     if is_there_bhlR is None:
         return jax.nn.softmax(logits_BHLR, axis=-1)
     return masked_softmax(logits_BHLR, is_there_bhlR)[0]
@@ -54,10 +57,10 @@ def softmax_over(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array
 def undivided_softmax(
     logits_BHLR: Array, is_there_bhlR: Array | None
 ) -> tuple[Float[Array, 'B H L R'], Float[Array, 'B H L 1']]:
-    """Weights over slots times a divisor of each query, and these divisors: at least 1, and 1 of a query without slots.
+    """Returns softmax weights over slots before the division by their sum, and the divisors.
 
-    Where the product with values is divided, and not the weights, no pass over all pairs is spent on the quotients and
-    on their gradient.
+    A divisor is at least 1, and 1 for a query without slots. If the product with the values is divided instead of the
+    weights, neither the quotients nor their gradient need a pass over all pairs.
     """
     if is_there_bhlR is not None:
         exponentials_BHLR, total_BHL1, _ = exponentials(logits_BHLR, is_there_bhlR)
@@ -68,7 +71,7 @@ def undivided_softmax(
 
 
 def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M']:
-    """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
+    """Returns weights after attention dropout; the random bits depend on the key and on row, head, query and key."""
     if request.dropout is None:
         return weights_BHLM
     rate, rng = request.dropout
@@ -77,7 +80,7 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M
 
 
 def drop_slots(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']:
-    """Weights of slots that are not the keys after attention dropout, as `drop_weights`."""
+    """Returns weights of compressed keys after attention dropout, like `drop_weights`."""
     keep_BHLR = kept_slots(request, weights_BHLR.shape[3])
     return (
         weights_BHLR if keep_BHLR is None else jnp.where(keep_BHLR, weights_BHLR / (1.0 - dropout_rate(request)), 0.0)
@@ -85,12 +88,12 @@ def drop_slots(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']
 
 
 def dropout_rate(request: Request) -> float:
-    """Of attention weights; 0 where dropout is off."""
+    """Returns the dropout rate of attention weights; 0 if dropout is off."""
     return request.dropout.rate if request.dropout else 0.0
 
 
 def kept_slots(request: Request, slots: int) -> Bool[Array, 'B H L R'] | None:
-    """Which weights of slots that are not the keys attention dropout leaves; None: it is off."""
+    """Returns which weights of compressed keys attention dropout keeps; None if dropout is off."""
     if request.dropout is None:
         return None
     rate, rng = request.dropout
@@ -100,7 +103,7 @@ def kept_slots(request: Request, slots: int) -> Bool[Array, 'B H L R'] | None:
 def combine_values(
     weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> Float[Array, 'B L H K']:
-    """The weighted sums of values in float32, from products of operands in `dtype`."""
+    """Returns the weighted sums of values in float32, from products of operands in `dtype`."""
     batch, heads, queries, keys = weights_BHLM.shape
     groups, width = value_BMGK.shape[2:]
     weights_BGhLM = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)

@@ -1,4 +1,4 @@
-"""What mechanisms share that mix the tokens of a row before any are compared: a row is one text, and padding."""
+"""Checks and masks for mechanisms that mix the tokens of a row first, so that a row must be one text and padding."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -9,27 +9,27 @@ from efficient_attention.attention.request import Request
 
 
 def check_whole_rows(request: Request, **lacks: bool) -> None:
-    """Raises NotImplementedError that names what these mechanisms lack, and `lacks` of one of them, if asked for."""
+    """Raises NotImplementedError that names each requested feature that these mechanisms lack, `lacks` included."""
     mechanism, keys = request.mechanism, request.key.shape[1]
     lacks = {name.replace('_', ' '): is_asked for name, is_asked in lacks.items()}
     lacks |= {'additive bias': request.bias is not None, 'log-sum-exp': request.return_lse}
     if mechanism.needs.longest:
-        lacks[f'room for {keys} keys, only for {mechanism.needs.longest}'] = keys > mechanism.needs.longest
+        lacks[f'support for {keys} keys, only for up to {mechanism.needs.longest}'] = keys > mechanism.needs.longest
     refuse(mechanism.name, lacks)
 
 
 def text_of_row(request: Request) -> Int[Array, 'B'] | None:
-    """The segment of each row's text, 0 where all keys are padding; None where no segments are given."""
+    """Returns the segment of each row's text, 0 if all keys are padding; None if no segments are given."""
     return None if request.segments is None else request.segments.key.max(axis=1)
 
 
 def valid_keys(request: Request) -> Bool[Array, 'B M'] | None:
-    """Which keys are no padding; None: all."""
+    """Returns which keys are not padding; None means all."""
     return None if request.segments is None else jnp.not_equal(request.segments.key, 0)
 
 
 def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
-    """Which queries are of the row's text; None: all."""
+    """Returns which queries belong to the row's text; None means all."""
     text_B = text_of_row(request)
     if text_B is None or request.segments is None:
         return None
@@ -38,9 +38,9 @@ def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
 
 
 def finish(out_BLHX: Float[Array, 'B L H X'], request: Request) -> Float[Array, 'B L H X']:
-    """Results with zeros for queries that read nothing, and NaN in rows that hold several texts.
+    """Returns the results with zeros for queries that read nothing, and NaN in rows that hold several texts.
 
-    How many texts there are is known while the program runs alone, when no error can be raised.
+    NaN replaces an error here: the number of texts is known only while the program runs, when no error can be raised.
     """
     text_B, valid_BL = text_of_row(request), valid_queries(request)
     if text_B is None or valid_BL is None or request.segments is None:
@@ -50,10 +50,10 @@ def finish(out_BLHX: Float[Array, 'B L H X'], request: Request) -> Float[Array, 
 
 
 def is_one_text(segments_BM: Int[Array, 'B M']) -> Bool[Array, 'B']:
-    """Whether a row holds no two texts; padding, segment 0, is none."""
+    """Returns whether each row holds at most one text; padding (segment 0) is not counted."""
     return ((segments_BM == 0) | (segments_BM == segments_BM.max(axis=1, keepdims=True))).all(axis=1)
 
 
 def per_head(x_BMGK: Float[Array, 'B M G K'], heads: int) -> Float[Array, 'B M H K']:
-    """Keys or values of each query head: neighbouring ones share theirs."""
+    """Returns keys or values for each query head; neighbouring query heads share a key head."""
     return x_BMGK if x_BMGK.shape[2] == heads else jnp.repeat(x_BMGK, heads // x_BMGK.shape[2], axis=2)

@@ -42,7 +42,7 @@ MECHANISM_CELLS |= {
         'padding segments grouped': None,
         'bias': 'linear has no additive bias',
     },
-    "linear('cos', 19)": {'plain': 'linear has no room for 20 positions, only for 19'},
+    "linear('cos', 19)": {'plain': 'linear has no support for 20 positions, only for up to 19'},
 }
 ROW_CELLS = dict.fromkeys(('cross grouped', 'grouped', 'offset', 'row positions'))  # these read no positions
 ROW_CELLS |= dict.fromkeys(('bias', 'key bias', 'function bias'), r'\w+ has no additive bias')
@@ -50,7 +50,7 @@ ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {
     'linformer(5, 90)': ROW_CELLS | {'dropout': None},
     'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
-    'linformer(5, 19)': {'plain': 'linformer has no room for 20 keys, only for 19'},
+    'linformer(5, 19)': {'plain': 'linformer has no support for 20 keys, only for up to 19'},
     'nystrom(6)': ROW_CELLS | {'dropout': 'nystrom has no dropout on weights'},
     'nystrom(4, 6, 5)': {'padding grouped': None, 'cross': 'nystrom has no convolution for unequal lengths'},
     'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
@@ -62,7 +62,7 @@ MECHANISM_CELLS |= {
     'sinkhorn(6, 15)': SINKHORN_CELLS,
     'sinkhorn(4, 25, 3, cut=2)': SINKHORN_CELLS,
     'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS,
-    'sinkhorn(5, 3)': {'plain': 'sinkhorn has no room for 20 keys, only for 15'},
+    'sinkhorn(5, 3)': {'plain': 'sinkhorn has no support for 20 keys, only for up to 15'},
 }
 ROUTING_CELLS = {
     'padding segments grouped': None,
@@ -93,7 +93,7 @@ MECHANISM_CELLS |= {
     "synthesizer('factorized', 90, 4)": PACKED | CONTINUED,
     "synthesizer('random+dot', 90, pattern=causal)": PACKED | PLACED,
     "synthesizer('factorized', 90, 12, pattern=causal)": {'plain': None, 'row positions padding lse key bias': None},
-    "synthesizer('random', 19)": {'plain': 'synthesizer has no room for 20 positions, only for 19'},
+    "synthesizer('random', 19)": {'plain': 'synthesizer has no support for 20 positions, only for up to 19'},
 }
 DISTRIBUTION_CELLS = dict.fromkeys(
     ('grouped segments bias', 'offset dropout function bias', 'row positions padding key bias'), None

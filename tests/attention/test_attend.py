@@ -80,7 +80,7 @@ def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
         return
     with pytest.raises(NotImplementedError, match=refusal):
         results('blocked', text, option, 20)
-    line = refusal if text in DISTRIBUTIONS else f'no attention backend serves .*: {refusal}'
+    line = refusal if text in DISTRIBUTIONS else f'no attention backend supports .*: {refusal}'
     with pytest.raises((ValueError, NotImplementedError), match=line):
         results('auto', text, option, 20)
 
@@ -310,7 +310,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
 
 def test_what_nothing_serves_is_an_error():
     arrays, _ = inputs(7)
-    with pytest.raises(ValueError, match='no attention backend serves Mechanism'):
+    with pytest.raises(ValueError, match='no attention backend supports Mechanism'):
         attend(*arrays, Mechanism())
 
 

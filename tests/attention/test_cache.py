@@ -186,5 +186,5 @@ def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype
 def test_hypotheses_go_on_by_one_token():
     spec, new = spec_of('causal'), NewTokens(*arrays(), POSITIONS, ONES)
     cache = quick(lambda: with_hypotheses(init_cache(spec, 2, jnp.float32), 1))()
-    with pytest.raises(ValueError, match='hypotheses go on by one token each, and 2 are given'):
+    with pytest.raises(ValueError, match='beams take one new token at a time, and 2 are given'):
         decode(spec, cache, NewTokens(*(x[:, :2] for x in new)))

@@ -13,10 +13,13 @@ from efficient_attention.errors import InputError
 @pytest.mark.parametrize(
     'mechanism, line',
     [
-        (LSH(causal=True), 'lsh attention cannot go on token by token: which keys a query meets depends on the tokens'),
-        (FAVOR(8), 'only causal attention can go on token by token'),
-        (Softmax(parse_pattern('window(3)')), 'only causal attention can go on token by token'),
-        (Softmax(parse_pattern('causal | global_tokens(1)')), 'only causal attention can go on token by token'),
+        (
+            LSH(causal=True),
+            'lsh attention cannot decode token by token: which keys a query reads depends on the tokens',
+        ),
+        (FAVOR(8), 'only causal attention can decode token by token'),
+        (Softmax(parse_pattern('window(3)')), 'only causal attention can decode token by token'),
+        (Softmax(parse_pattern('causal | global_tokens(1)')), 'only causal attention can decode token by token'),
     ],
 )
 def test_what_cannot_be_decoded_is_one_line(mechanism, line: str):

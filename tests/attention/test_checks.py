@@ -173,22 +173,22 @@ def test_bias(bias: object, line: str):
     [
         (Softmax(), 1.0, RNG, None, r'dropout_rate is 1.0; it must be at least 0 and below 1'),
         (Softmax(), 0.1, None, None, 'attention dropout needs dropout_rng or rng'),
-        (FAVOR(), 0.0, None, RNG, 'draws at random and needs rng, one key'),
-        (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got \(2,\) of them'),
+        (FAVOR(), 0.0, None, RNG, 'samples at random and needs rng, one key'),
+        (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got keys of shape \(2,\)'),
         (
             LSH(),
             0.0,
             jnp.asarray(np.zeros(2, np.uint32)),
             None,
-            r'rng is no typed key; make one with jax.random.key\(seed\)',
+            r'rng is not a typed key; make one with jax.random.key\(seed\)',
         ),
-        (Softmax(), 0.1, None, 3, 'dropout_rng is no typed key'),
+        (Softmax(), 0.1, None, 3, 'dropout_rng is not a typed key'),
         (
             Softmax(),
             0.1,
             None,
             jax.random.split(RNG, 3),
-            r'holds \(3,\) keys; it must be one, or one for each of 2 rows',
+            r'dropout_rng has keys of shape \(3,\); it must be one key, or one per row \(2\)',
         ),
     ],
 )

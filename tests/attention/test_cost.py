@@ -79,5 +79,5 @@ def test_full_attention_is_quadratic_and_sparse_mechanisms_are_linear():
 
 
 def test_a_mechanism_that_is_not_known_is_named():
-    with pytest.raises(NotImplementedError, match='Mechanism has no room'):
+    with pytest.raises(NotImplementedError, match='Mechanism has no implementation'):
         multiply_adds(Mechanism(), 4, 1, 1)

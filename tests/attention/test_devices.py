@@ -76,10 +76,13 @@ def test_cores_are_those_of_this_process_unless_said_otherwise():
 @pytest.mark.parametrize(
     'changes, line',
     [
-        ({'chunk_bytes': 1}, '^there is no device form chunk_bytes; see DeviceForms$'),
-        ({'cores': -1}, 'device form cores is -1; it must be a whole number of at least 0'),
-        ({'feature_key_block': 2.0}, 'device form feature_key_block is 2.0; it must be a whole number of at least 0'),
-        ({'has_cudnn': 1}, 'device form has_cudnn is 1; it must be True or False'),
+        ({'chunk_bytes': 1}, '^unknown device constant chunk_bytes; see the fields of DeviceForms$'),
+        ({'cores': -1}, 'device constant cores is -1; it must be a whole number of at least 0'),
+        (
+            {'feature_key_block': 2.0},
+            'device constant feature_key_block is 2.0; it must be a whole number of at least 0',
+        ),
+        ({'has_cudnn': 1}, 'device constant has_cudnn is 1; it must be True or False'),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict, line: str):

@@ -98,7 +98,7 @@ def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
         assert np.isnan(found[:3]).all() and np.isfinite(found[3:]).all()
     with pytest.raises(NotImplementedError, match='induced.*dropout on weights'):
         quick(lambda: read(induced, dropout_rate=0.5, dropout_rng=RNG))()
-    with pytest.raises(NotImplementedError, match='no room for 7 keys, only for 6'):
+    with pytest.raises(NotImplementedError, match='no support for 7 keys, only for up to 6'):
         quick(lambda: keys_of(linformer))()
 
 
@@ -119,5 +119,5 @@ def test_dropout_acts_on_the_weights_of_slots():
 
 
 def test_what_draws_at_random_asks_for_a_key():
-    with pytest.raises(ValueError, match='draws at random and needs rng, one key'):
+    with pytest.raises(ValueError, match='samples at random and needs rng, one key'):
         fix_keys(parse_mechanism('favor(16)'), KeySequence(KEY, VALUE, SEGMENTS))

@@ -86,7 +86,7 @@ def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
 
 
 def test_a_mechanism_without_a_room_is_named():
-    with pytest.raises(NotImplementedError, match='^Mechanism has no room in attention/registry.py$'):
+    with pytest.raises(NotImplementedError, match='^Mechanism has no implementation in attention/registry.py$'):
         room_of(Mechanism())
 
 
@@ -308,7 +308,7 @@ def test_definition_and_fast_form_are_the_table_s(text: str):
 def test_token_by_token_equals_the_definition_or_is_refused(text: str):
     mechanism = parse_mechanism(text)
     if not has_cache(room_of(mechanism)):
-        with pytest.raises(InputError, match='cannot go on token by token'):
+        with pytest.raises(InputError, match='cannot decode token by token'):
             CacheSpec(mechanism, H, H, K, L)
         return
     spec, (q, k, v) = CacheSpec(mechanism, H, H, K, L), vectors()

@@ -203,8 +203,8 @@ def test_bad_workdirs_are_named(workdir, tmp_path):
     refuse(r'its vocabulary of characters cannot be read \(.*No such file')
     shutil.copy(workdir / 'characters.json', tmp_path)
     refuse('there is no checkpoint in ')
-    refuse('lsh attention cannot go on token by token', attention='lsh(8, 2, causal=True)', shared_qk=True)
-    refuse('routing attention cannot go on token by token', attention='routing(4, 6, causal=True)')
+    refuse('lsh attention cannot decode token by token', attention='lsh(8, 2, causal=True)', shared_qk=True)
+    refuse('routing attention cannot decode token by token', attention='routing(4, 6, causal=True)')
     (tmp_path / 'config.json').write_text('{"task": "pretraining"}', encoding='utf-8')
     with pytest.raises(InputError, match="holds a run of the task 'pretraining'; generating text needs language_"):
         TextGenerator(tmp_path)

@@ -223,7 +223,7 @@ def test_memory_follows_what_may_still_be_read():
 def test_lsh_is_refused_in_one_line():
     config = dataclasses.replace(CONFIG, attention='lsh(8, 2, causal=True)', shared_qk=True)
     decoder = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
-    with pytest.raises(InputError, match='lsh attention cannot go on token by token: which keys a query meets'):
+    with pytest.raises(InputError, match='lsh attention cannot decode token by token: which keys a query reads'):
         CachedDecoder(decoder, 8)
 
 

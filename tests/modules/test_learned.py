@@ -141,7 +141,7 @@ def test_what_cannot_be_learned_so_is_one_line():
     for field, value in (('rotary', True), ('shared_qk', True), ('score', 'additive'), ('relative', 'transformer_xl')):
         with pytest.raises(InputError, match=f'model.{field} is .*compares no queries with keys'):
             dataclasses.replace(CONFIG, attention="synthesizer('random', 12)", **{field: value})
-    with pytest.raises(InputError, match='nystrom.3.. mixes queries in its landmarks, by which'):
+    with pytest.raises(InputError, match='nystrom.3.. mixes queries in its landmarks, so a decoder'):
         dataclasses.replace(CONFIG, cross_attention='nystrom(3)')
     with pytest.raises(InputError, match='sinkhorn.3, 4.. needs queries and keys in one row'):
         dataclasses.replace(CONFIG, cross_attention='sinkhorn(3, 4)')

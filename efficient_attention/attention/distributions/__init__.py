@@ -1,7 +1,7 @@
-"""Distributions over the keys that a query may read, from its logits: functions of arrays, by their names.
+"""Distributions over the keys that a query may read (softmax, sparsemax, entmax, hard), by name.
 
-Each is a function from logits [B, H, L, M] and what is allowed, bool [b, h, L, M], to float32 weights, zeros for a
-query without keys, and a log-sum-exp [B, H, L] or None.
+Each is a function from logits [B, H, L, M] and allowed pairs, bool [b, h, L, M]. It returns float32 weights, zeros for
+a query without keys, and a log-sum-exp [B, H, L] or None.
 """
 
 from efficient_attention.attention.distributions.hard import hard

@@ -1,4 +1,4 @@
-"""Hard attention: the whole weight on one key, the likeliest one or one that is drawn."""
+"""Hard attention: the whole weight on one key, either the most likely key or a sampled one."""
 
 import jax
 import jax.numpy as jnp
@@ -7,13 +7,13 @@ from jaxtyping import Bool, Float, UInt32
 
 from efficient_attention.attention.weights import MASKED, masked_softmax
 
-DRAWN_BITS = 23  # of a uniform number, so that float32 holds the middle of each of its steps
+DRAWN_BITS = 23  # bits of a uniform number; float32 then represents the midpoint of every step exactly
 
 
 def hard(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """1 for the allowed key of the largest logit, of equal ones the first; logits get no gradient.
+    """Returns 1 for the allowed key of the largest logit (the first of equal ones), else 0; logits get no gradient.
 
-    Source: Xu et al. 2015, arXiv 1502.03044, section 4.1, with the most likely place in the place of a drawn one.
+    Source: Xu et al. 2015, arXiv 1502.03044, section 4.1, with the most likely location instead of a sampled one.
     """
     masked_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
     return (is_largest(masked_BHLM) & allowed_bhLM).astype(jnp.float32), None
@@ -22,10 +22,10 @@ def hard(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[
 def drawn(
     logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M'], bits_BHLM: UInt32[Array, 'B H L M']
 ) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
-    """1 for an allowed key that is drawn from the softmax of the logits, and the log-probability of that draw.
+    """Returns 1 for a key sampled from the softmax over the allowed keys, else 0, and its log-probability.
 
-    The weights give logits no gradient; the log-probability does, and is 0 for a query without keys. Drawn is the key
-    with the largest sum of logit and Gumbel noise, made of random bits (Maddison et al. 2014, arXiv 1411.0030).
+    The weights give logits no gradient. The log-probability does, and is 0 for a query without keys. The sample is the
+    key with the largest sum of logit and Gumbel noise from the random bits (Maddison et al. 2014, arXiv 1411.0030).
     """
     noisy_BHLM = jnp.where(allowed_bhLM, logits_BHLM + gumbel(bits_BHLM), MASKED)
     weights_BHLM = (is_largest(jax.lax.stop_gradient(noisy_BHLM)) & allowed_bhLM).astype(jnp.float32)
@@ -35,12 +35,12 @@ def drawn(
 
 
 def is_largest(x_BHLM: Array) -> Bool[Array, 'B H L M']:
-    """Whether an entry is the largest of its row, of equal ones the first."""
+    """Returns whether an entry is the largest of its row; of equal entries only the first."""
     best_BHL1 = x_BHLM.argmax(axis=-1, keepdims=True)
     return jnp.arange(x_BHLM.shape[-1])[None, None, None] == best_BHL1
 
 
 def gumbel(bits: UInt32[Array, '...']) -> Float[Array, '...']:
-    """Gumbel noise -log(-log(u)), float32, with u in (0, 1) from the upper bits."""
+    """Returns float32 Gumbel noise -log(-log(u)), with u in (0, 1) from the upper bits."""
     uniform = ((bits >> (32 - DRAWN_BITS)).astype(jnp.float32) + 0.5) * 2.0**-DRAWN_BITS
     return -jnp.log(-jnp.log(uniform))

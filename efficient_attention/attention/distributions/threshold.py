@@ -1,7 +1,8 @@
 """Distributions that are zero below a threshold: sparsemax and entmax, with their exact gradient.
 
-p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)), with the tau by which p sums to 1. Sources: Martins & Astudillo 2016,
-arXiv 1602.02068 (alpha 2); Peters et al. 2019, arXiv 1905.05702 (alpha 1.5). The power 1 / (alpha - 1) is whole here.
+p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)), with the tau for which p sums to 1. Sources: Martins & Astudillo
+2016, arXiv 1602.02068 (alpha 2); Peters et al. 2019, arXiv 1905.05702 (alpha 1.5). The power 1 / (alpha - 1) is an
+integer here.
 """
 
 import functools
@@ -15,32 +16,32 @@ from efficient_attention.attention.device_mesh import on_own_rows
 from efficient_attention.attention.weights import MASKED
 
 Rows = Float[Array, '...']  # entries along the last axis
-# A row takes up to twelve steps; as the product of excess and slope falls to a quarter or less with each, a row of a
-# million entries can take no more than 32.
+# In practice a row takes up to twelve steps. Each step reduces the product of excess and slope to a quarter or less, so
+# a row of a million entries takes at most 32.
 MOST_STEPS = 48
 
 
 def sparsemax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """max(z - tau, 0) (Martins & Astudillo 2016, arXiv 1602.02068, equation 2)."""
+    """Returns the weights max(z - tau, 0) (Martins & Astudillo 2016, arXiv 1602.02068, equation 2)."""
     return above_threshold(1, logits_BHLM, allowed_bhLM)
 
 
 def entmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """max(z / 2 - tau, 0)^2 (Peters et al. 2019, arXiv 1905.05702, section 3.2)."""
+    """Returns the weights max(z / 2 - tau, 0)^2 (Peters et al. 2019, arXiv 1905.05702, section 3.2)."""
     return above_threshold(2, logits_BHLM, allowed_bhLM)
 
 
 def above_threshold(
     power: int, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']
 ) -> tuple[Float[Array, 'B H L M'], None]:
-    """The weights of entmax with alpha = 1 + 1 / power over the allowed keys; there is no log-sum-exp."""
+    """Returns the weights of entmax with alpha = 1 + 1 / power over the allowed keys; there is no log-sum-exp."""
     masked_BHLM = jnp.where(allowed_bhLM, logits_BHLM.astype(jnp.float32), MASKED)
     return on_own_rows(functools.partial(entmax_rows, power), masked_BHLM), None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def entmax_rows(power: int, z: Rows) -> Rows:
-    """entmax along the last axis over entries that are not `MASKED`; zeros where all are."""
+    """Returns entmax along the last axis over entries that are not `MASKED`; zeros if all entries are."""
     largest = z.max(axis=-1, keepdims=True)
     z = (z - largest) / power
     weights = jnp.maximum(z - threshold(power, z), 0.0) ** power
@@ -48,12 +49,12 @@ def entmax_rows(power: int, z: Rows) -> Rows:
 
 
 def threshold(power: int, z: Rows) -> Rows:
-    """tau [..., 1] by which (z - tau)^power above 0 sums to 1, in rows of which the largest entry is 0.
+    """Returns tau [..., 1] for which the sum of max(z - tau, 0)^power is 1; the largest entry of each row must be 0.
 
-    The norm of what is above tau, the power-th root of that sum, is convex in tau and falls: Newton's steps come from
-    below, never pass the tau by which it is 1, and are exact as soon as the entries above are found and equal, or the
-    power is 1. A row whose step no longer moves it stays, however many the others need. Unlike a sort of each row,
-    these are a few sums of it.
+    The power-th root of that sum is the norm of the entries above tau. It is convex in tau and falls. Newton's steps
+    therefore come from below and never pass the solution. They are exact as soon as the entries above tau are found and
+    are equal, or if the power is 1. A row whose step no longer changes it stays fixed, however many steps other rows
+    need. The steps are a few sums over each row, which are cheaper than a sort.
     """
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -76,7 +77,7 @@ def _forward(power: int, z: Rows) -> tuple[Rows, Rows]:
 
 
 def _backward(power: int, weights: Rows, gradient: Rows) -> tuple[Rows]:
-    """The Jacobian is diag(s) - s s^T / sum s with s = p^(2 - alpha) on the support.
+    """Returns the gradient of z; the Jacobian is diag(s) - s s^T / sum s with s = p^(2 - alpha) on the support.
 
     Powers of zero weights are not computed: their slope is infinite, and second derivatives would multiply it by zero.
     """

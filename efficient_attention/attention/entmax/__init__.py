@@ -1,4 +1,4 @@
-"""Attention by entmax with alpha 1.5 over a pattern (Peters et al. 2019, arXiv 1905.05702)."""
+"""Attention with 1.5-entmax instead of softmax over a pattern's keys (Peters et al. 2019, arXiv 1905.05702)."""
 
 from efficient_attention.attention.entmax.definition import Entmax
 from efficient_attention.attention.logits.room import room_over_pattern

@@ -1,4 +1,4 @@
-"""What entmax with alpha 1.5 over a pattern promises."""
+"""`Entmax`, attention with 1.5-entmax instead of softmax over a pattern's keys."""
 
 import dataclasses
 
@@ -19,5 +19,5 @@ class Entmax(OverPattern):
     name = 'entmax'
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Entmax with alpha 1.5 over the allowed keys."""
+        """Returns entmax with alpha 1.5 over the allowed keys."""
         return entmax(logits_BHLM, allowed_bhLM)

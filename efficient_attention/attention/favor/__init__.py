@@ -1,4 +1,4 @@
-"""FAVOR+ attention, the Performer's (Choromanski et al. 2020, arXiv 2009.14794)."""
+"""FAVOR+ attention of the Performer (Choromanski et al. 2020, arXiv 2009.14794)."""
 
 from efficient_attention.attention.favor import cache, definition, serve
 from efficient_attention.attention.room import Room

@@ -1,4 +1,4 @@
-"""The cache of causal FAVOR: sums over the features of its keys, and the random rows that make features."""
+"""The decoding cache of causal FAVOR: sums over the features of its keys, and the random rows of the feature map."""
 
 from typing import Any, cast
 
@@ -12,10 +12,10 @@ from efficient_attention.attention.mechanism import of_kind
 
 
 def init(spec: CacheSpec, batch: int, _: DTypeLike, rng: Array | None) -> SumsCache:
-    """The cache before any token: sums of zero, and the features that the key `rng` draws."""
+    """Returns the cache before any token: sums of zero, and the features that are sampled with `rng`."""
     return init_sums(spec, batch, of_kind(FAVOR, spec.mechanism).feature_map(cast(Array, rng), spec.width))
 
 
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
-    """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    """Returns outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     return decode_sums(cache, new, of_kind(FAVOR, spec.mechanism).chunk)

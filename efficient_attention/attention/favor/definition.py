@@ -1,6 +1,6 @@
 """FAVOR+ attention defined: its options, and the implicit weights as a dense matrix.
 
-Source: Choromanski et al. 2020, arXiv 2009.14794. `random_features.py` draws and maps them.
+Source: Choromanski et al. 2020, arXiv 2009.14794. `random_features.py` samples the features and maps vectors to them.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class FAVOR(FeatureAttention):
-    """Linear attention with random features: phi(q) (phi(k)^T v), normalised; estimates softmax attention without bias.
+    """Linear attention with random features, phi(q) (phi(k)^T v) normalised, which estimates softmax attention.
 
-    Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4, appendix B.
+    It takes no bias. Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4, appendix B.
 
     Args:
         features: R.
         causal: k <= q, through chunks and a running state.
         kernel: 'softmax' = positive features of the softmax kernel | 'relu' = generalised features relu(w x) + 1e-3.
-        orthogonal: draw the features in orthogonal blocks of K.
-        chunk: positions computed at once in the causal form and where rows hold several segments.
+        orthogonal: sample the features in orthogonal blocks of K.
+        chunk: positions computed at once in the causal form and for rows with several segments.
     """
 
     name = 'favor'
@@ -47,25 +47,25 @@ class FAVOR(FeatureAttention):
         require(self.kernel in KERNELS, 'favor kernel', self.kernel, f'one of {", ".join(KERNELS)}')
 
     def feature_map(self, rng: Array, width: int) -> FeatureMap:
-        """The map to the features that the key `rng` draws, for heads of this width."""
+        """Returns the feature map sampled with the key `rng`, for heads of this width."""
         return FeatureMap(KERNELS[self.kernel], draw_features(rng, self.features, width, self.orthogonal))
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The implicit weights of the features that the request's key draws."""
+    """Returns the implicit weights of the features that are sampled with the request's key."""
     return feature_weights(request, request_features(request))
 
 
 def request_features(request: Request) -> FeatureMap:
-    """The map to the features that the request's key draws."""
+    """Returns the feature map that is sampled with the request's key."""
     return of_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
 
 
 def multiply_adds(mechanism: FAVOR, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: features of queries and keys, sums over keys, and sums read by queries.
+    """Returns the multiply-adds of one row: features of queries and keys, sums over keys, and sums read by queries.
 
-    Where causal also two products over the pairs of each chunk. The additions that features need beside their products
-    are left out.
+    The causal form adds two products over the pairs of each chunk. Additions for features besides their products are
+    left out.
     """
     chunk = min(mechanism.chunk, length) if mechanism.causal else 0
     return heads * length * (4 * mechanism.features * width + chunk * (mechanism.features + width))

@@ -1,7 +1,7 @@
-"""Random features whose products estimate a kernel: how FAVOR draws them, and the maps of its two kernels.
+"""Random features whose products estimate a kernel: how FAVOR samples them, and the maps of its two kernels.
 
-Source: Choromanski et al. 2020, arXiv 2009.14794; their m is our R, their d our K. With w one of R Gaussian rows and
-x' = x / K^(1/4), the feature exp(w x' - |x'|^2 / 2) is positive and E[phi(q) phi(k)] = exp(q k / sqrt(K)).
+Source: Choromanski et al. 2020, arXiv 2009.14794; the paper's m is our R, its d our K. With w one of R Gaussian rows
+and x' = x / K^(1/4), the feature exp(w x' - |x'|^2 / 2) is positive and E[phi(q) phi(k)] = exp(q k / sqrt(K)).
 """
 
 from collections.abc import Callable
@@ -11,47 +11,50 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-RELU_FLOOR = 1e-3  # added to the features of the relu kernel, as the paper's released code has it
+RELU_FLOOR = 1e-3  # added to the features of the relu kernel, as in the paper's released code
 
 
 def draw_features(rng: Array, features: int, width: int, orthogonal: bool) -> Float[Array, 'R K']:
-    """Float32 Gaussian rows; with `orthogonal`, blocks of K rows at right angles, their norms still Gaussian's.
+    """Returns sampled float32 Gaussian rows; with `orthogonal`, in blocks of K orthogonal rows with Gaussian norms.
 
-    Source: section 2.4. Directions are those of a uniformly random orthogonal matrix, norms independent and
-    chi-distributed with K degrees of freedom, so that each row alone is an exact Gaussian.
+    Source: section 2.4. Directions come from a uniformly random orthogonal matrix. Norms are independent and
+    chi-distributed with K degrees of freedom, so each single row is exactly Gaussian.
     """
     blocks = -(-features // width) if orthogonal else 0
-    # One draw for directions and norms: each costs XLA half a second to compile.
+    # One sample for directions and norms, because each sampling operation takes XLA half a second to compile.
     normal = jax.random.normal(rng, (features + blocks * width, width), jnp.float32)
     rows_RK, squares_nKK = normal[:features], normal[features:].reshape(blocks, width, width)
     if not orthogonal:
         return rows_RK
     q_nKK, r_nKK = jnp.linalg.qr(squares_nKK)
-    # A Gaussian matrix's Q factor is uniform only once the signs of the other factor's diagonal are multiplied back.
+    # A Gaussian matrix's Q factor is uniform only after its columns are multiplied by the signs of R's diagonal.
     signs_nK = jnp.where(jnp.diagonal(r_nKK, axis1=1, axis2=2) < 0.0, -1.0, 1.0)
     directions_RK = (q_nKK * signs_nK[:, None, :]).swapaxes(1, 2).reshape(blocks * width, width)[:features]
     return directions_RK * jnp.linalg.norm(rows_RK, axis=1, keepdims=True)
 
 
 def log_softmax_features(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:
-    """w x' - |x'|^2 / 2 with x' = x / K^(1/4), float32: logarithms, without R^(-1/2), which cancels in a quotient."""
+    """Returns w x' - |x'|^2 / 2 with x' = x / K^(1/4) in float32: the log features of the softmax kernel.
+
+    The factor R^(-1/2) is left out, because it cancels in the quotient.
+    """
     x = x.astype(jnp.float32)
     x = x * x.shape[-1] ** -0.25
     return project(x, projection_RK) - 0.5 * jnp.square(x).sum(axis=-1, keepdims=True)
 
 
 def log_relu_features(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:
-    """log(relu(w x) + 1e-3), float32, with x as it is."""
+    """Returns log(relu(w x) + 1e-3) in float32, with x unscaled: the log features of the relu kernel."""
     return jnp.log(jax.nn.relu(project(x.astype(jnp.float32), projection_RK)) + RELU_FLOOR)
 
 
 def project(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:
-    """The product of each vector with each row, in full float32.
+    """Returns the product of each vector with each row, in full float32.
 
     An error in a logarithm is a relative error of the feature, so no accelerator may round the operands here.
     """
     return jnp.einsum('...K,RK->...R', x, projection_RK, precision=jax.lax.Precision.HIGHEST)
 
 
-# By the name that `FAVOR.kernel` has for it.
+# Keys: the values of `FAVOR.kernel`.
 KERNELS: dict[str, Callable[[Array, Array], Array]] = {'softmax': log_softmax_features, 'relu': log_relu_features}

@@ -1,4 +1,4 @@
-"""FAVOR in time and memory linear in the length, by sums over its random features."""
+"""FAVOR attention in time and memory linear in the length, by sums over its random features."""
 
 from jax import Array
 from jaxtyping import Float
@@ -12,10 +12,10 @@ from efficient_attention.attention.split_tokens.split import Split
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `FAVOR`, causal or not, with segments, cross attention and grouped heads."""
+    """Returns the output of `FAVOR`, causal or not, with segments, cross-attention and grouped heads."""
     return serve_features(request, request_features(request), of_kind(FAVOR, request.mechanism).chunk)
 
 
 def serve_share(request: Request, split: Split) -> tuple[Float[Array, 'B L H K'], None]:
-    """As `serve`, of the share of rows that a device has."""
+    """Returns the output of `serve` for one device's shard of the rows."""
     return serve_feature_share(request, split, request_features(request), of_kind(FAVOR, request.mechanism).chunk)

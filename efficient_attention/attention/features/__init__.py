@@ -1,1 +1,1 @@
-"""Attention through feature maps, in time and memory linear in the length: what mechanisms with feature maps share."""
+"""Attention through feature maps, in time and memory linear in the length: code shared by such mechanisms."""

@@ -1,8 +1,8 @@
-"""Attention through features where every query reads every valid key: keys are summed first, queries read the sums.
+"""Attention through features in which every query reads every valid key: keys are summed first, queries read the sums.
 
-Values have a column of ones behind them, so that one product gives numerator and denominator, forward and backward.
-The backward pass is written out, because it needs neither the keys' sums again nor a sum over features: a query's
-features may be scaled at will, so their logarithms' gradients add up to zero.
+Values have a column of ones appended, so that one product gives numerator and denominator, forward and backward. The
+backward pass is written out. It needs neither another sum over the keys nor a sum over features: each query's features
+may have any scale, so the gradients of their logarithms add up to zero.
 
 Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1.
 """
@@ -38,10 +38,10 @@ class FeatureOperands(NamedTuple):
 
 
 class SavedSums(NamedTuple):
-    """What the forward pass saves for the backward pass.
+    """Arrays that the forward pass saves for the backward pass.
 
-    The sums over keys of features divided by exp(stabiliser), times values; of each query the logarithm of its
-    features' scale, the denominator and the output.
+    `sums_BGVR` are sums over keys of values times features divided by exp(`stabiliser_BGR`). The other arrays are per
+    query: the logarithm of its features' scale, its denominator and its output.
     """
 
     sums_BGVR: Array
@@ -59,7 +59,7 @@ def attend_all(
     features: FeatureMap,
     axis: str | None = None,
 ) -> Float[Array, 'B L H K']:
-    """Float32 outputs of queries that read all valid keys, with `axis` those of all devices along that axis too."""
+    """Returns float32 outputs of queries that read all valid keys; with `axis`, those of all devices on that axis."""
     (batch, queries), (keys, groups) = query_BLHK.shape[:2], key_BMGK.shape[1:3]
     block = device_forms().feature_key_block or max(queries, keys)
     size = min(block, keys)
@@ -75,12 +75,12 @@ def attend_all(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def read_all(axis: str | None, operands: FeatureOperands, features: FeatureMap) -> Float[Array, 'n B G h C K']:
-    """Outputs in chunks; the feature map has no gradient."""
+    """Returns the outputs in chunks; the feature map has no gradient."""
     return forward(axis, operands, features)[0]
 
 
 def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Any]:
-    """`read_all`, and what its backward pass needs."""
+    """Returns the results of `read_all`, and the values saved for its backward pass."""
     sums_BGVR, stabiliser_BGR = sum_keys(operands, features)
     if axis is not None:
         own_BGR, stabiliser_BGR = stabiliser_BGR, jax.lax.pmax(stabiliser_BGR, axis)
@@ -100,7 +100,7 @@ def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -
 
 
 def without_zeros(denominator_BGhC: Float[Array, 'B G h C']) -> tuple[Bool[Array, 'B G h C'], Float[Array, 'B G h C']]:
-    """Whether each query has a key, and its denominator, or 1 if it has none.
+    """Returns whether each query has a key, and its denominator, or 1 if the query has no key.
 
     Callers replace the results of such queries. Without the 1, second derivatives would multiply infinity by zero.
     """
@@ -109,8 +109,10 @@ def without_zeros(denominator_BGhC: Float[Array, 'B G h C']) -> tuple[Bool[Array
 
 
 def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Array]:
-    """The sums [B, G, V, R] over all keys, and the largest logarithm [B, G, R] of each feature, by whose exp they are
-    divided."""
+    """Returns the sums [B, G, V, R] over all keys, and the largest logarithm [B, G, R] of each feature.
+
+    The sums are divided by exp of that logarithm.
+    """
     _, batch, groups, _, width = operands.value_nBGCV.shape
 
     def add(carry: tuple[Array, Array], chunk: tuple[Array, Array, Array | None]) -> tuple[tuple[Array, Array], None]:
@@ -128,7 +130,7 @@ def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Ar
 
 
 def backward(axis: str | None, kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOperands, None]:
-    """Gradients of queries, keys and values."""
+    """Returns the gradients of queries, keys and values."""
     operands, features, saved = kept
     dsums_BGVR, dquery_nBGhCK = query_gradients(operands, features, saved, dout_nBGhCK)
     dsums_BGVR = dsums_BGVR if axis is None else jax.lax.psum(dsums_BGVR, axis)
@@ -139,7 +141,7 @@ def backward(axis: str | None, kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOp
 def query_gradients(
     operands: FeatureOperands, features: FeatureMap, saved: SavedSums, dout_nBGhCK: Array
 ) -> tuple[Array, Array]:
-    """Gradients of the sums [B, G, V, R] and of the queries [n, B, G, h, C, K]."""
+    """Returns the gradients of the sums [B, G, V, R] and of the queries [n, B, G, h, C, K]."""
 
     def of_queries(dsums_BGVR: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
         query_BGhCK, dout_BGhCK, out_BGhCK, scale_BGhC, denominator_BGhC = chunk
@@ -161,7 +163,7 @@ def query_gradients(
 def key_gradients(
     operands: FeatureOperands, features: FeatureMap, saved: SavedSums, dsums_BGVR: Array
 ) -> tuple[Array, Array]:
-    """Gradients of keys [n, B, G, C, K] and values [n, B, G, C, V]."""
+    """Returns the gradients of keys [n, B, G, C, K] and values [n, B, G, C, V]."""
 
     def of_keys(chunk: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
         key_BGCK, value_BGCV, valid_BC = chunk

@@ -1,4 +1,4 @@
-"""The cache of causal attention through features: its sums over the keys, whose size does not grow with the text."""
+"""The decoding cache of causal attention through features: sums over the keys, of a size independent of the length."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from efficient_attention.attention.features.key_sums import KeySums, keep_rows, 
 
 
 class SumsCache(NamedTuple):
-    """The sums over the keys of the segment `segment_B` that was read last, and the features of queries and keys."""
+    """The sums over the keys of the latest segment read, `segment_B`, and the features of queries and keys."""
 
     sums: KeySums
     features: FeatureMap
@@ -23,19 +23,19 @@ class SumsCache(NamedTuple):
 
 
 def init_sums(spec: CacheSpec, batch: int, features: FeatureMap) -> SumsCache:
-    """The cache before any token, with sums of zero."""
+    """Returns the cache before any token, with sums of zero."""
     sums = no_keys(batch, spec.key_heads, features.count(spec.width), spec.width)
     return SumsCache(sums, features, jnp.zeros(batch, jnp.int32))
 
 
 def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Array, 'B n H K'], SumsCache]:
-    """Outputs in the query's dtype of new tokens, and the cache that includes them.
+    """Returns outputs of new tokens in the query's dtype, and the cache that includes the new tokens.
 
-    They read the keys of their own segment where it is the one that was read last, or begins among them. `chunk`: most
-    positions computed at once.
+    New tokens read the keys of their segment if it is the latest one in the cache, or begins among the new tokens.
+    `chunk` is the largest number of positions computed at once.
     """
     count = new.query.shape[1]
-    extra = -count % min(count, chunk)  # a chunk that is not full would end with a segment of its own
+    extra = -count % min(count, chunk)  # zeros that `cut` adds to a chunk would be a segment of their own
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in new[:3])
     segments_BL = jnp.pad(new.segments, ((0, 0), (0, extra)))
     filled_BL = fill_padding(segments_BL, cache.segment_B)
@@ -47,7 +47,7 @@ def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Arr
 
 
 def fill_padding(segments_BL: Int[Array, 'B L'], before_B: Int[Array, 'B']) -> Int[Array, 'B L']:
-    """The segments with the last one before it in the place of padding, so that padding ends no segment."""
+    """Returns the segments with padding replaced by the segment before it, so that padding ends no segment."""
     numbers_1L = jnp.arange(segments_BL.shape[1])[None]
     latest_BL = jax.lax.cummax(jnp.where(segments_BL != 0, numbers_1L, -1), axis=1)
     found_BL = jnp.take_along_axis(segments_BL, jnp.maximum(latest_BL, 0), axis=1)

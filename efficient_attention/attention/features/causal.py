@@ -1,11 +1,14 @@
-"""Causal attention through features over chunks of positions, with no array of all positions by all features on a CPU.
+"""Causal attention through features over chunks of positions; on a CPU no array has all positions and all features.
 
-There is a masked product inside each chunk and the sums over all keys before it; the maxima that scale the features run
-along with the sums, so what comes later scales nothing but its own chunk. A query whose keys all lie more than a factor
-1e30 below later ones of its chunk, in every feature, would be lost to that scale; where the program meets one, it
-computes all again with the logarithms of each pair inside a chunk, slower and without that limit. Queries that find
-nothing because they have no feature with any key, as of relu, are told from these before. With equal segments side by
-side, a chunk's sums before it are those of the one segment that is open at its start.
+A masked product covers the pairs inside each chunk, and running sums cover all keys before the chunk. The maxima that
+scale the features run along with the sums, so later keys affect the scale of no earlier chunk.
+
+Suppose that in every feature all keys of a query lie more than a factor 1e30 below later keys of its chunk. The
+common scale then loses that query. If this happens at run time, everything is computed again with the logarithms of
+each pair inside a chunk, which is slower and has no such limit. A query may also find nothing because it shares no
+non-zero feature with any key, as with relu features. Such queries do not trigger the second computation.
+
+Equal segments are neighbours, so the running sums of a chunk cover only the one segment that is open at its start.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """
@@ -36,14 +39,14 @@ from efficient_attention.attention.features.key_sums import KeySums, add_keys, n
 from efficient_attention.attention.features.segment_sums import SegmentSums, earlier_step, later_step
 from efficient_attention.attention.weights import MASKED
 
-Carry = Any  # KeySums, or SegmentSums where there are segments
+Carry = Any  # KeySums, or SegmentSums if there are segments
 
 
 class Walk(NamedTuple):
-    """How sums go on from chunk to chunk.
+    """How sums proceed from chunk to chunk.
 
-    `step` makes of the sums before a chunk those after it and the outputs of its queries; `combine` makes one of the
-    sums over two neighbouring stretches; `empty` is the sums before any key, next to a chunk.
+    `step` maps the sums before a chunk to the sums after it and the outputs of its queries. `combine` joins the sums
+    over two neighbouring ranges. `empty` returns the sums before any key, for the shapes of a chunk.
     """
 
     step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]]
@@ -59,17 +62,17 @@ def attend_causal(
     *,
     reads: str = 'earlier',
 ) -> tuple[Outputs, KeySums]:
-    """Float32 outputs [B, L, H, K] and log-sum-exp [B, L, H] of queries that read earlier keys, and the sums after.
+    """Returns float32 outputs [B, L, H, K] and log-sum-exp [B, L, H] of causal queries, and the sums after all keys.
 
     The other two values of `reads` divide the keys of a query's segment into two parts, for a form that is not causal.
 
     Args:
         inputs: L >= 1 positions.
-        sums: over keys that come before all of them.
-        features: of queries and keys.
-        size: positions of a chunk, at most.
-        reads: 'earlier' = a query reads itself and what comes before; and with segments also
-            'chunk' = what comes before and its whole chunk, 'later' = what comes after its chunk.
+        sums: over keys that come before all positions.
+        features: the feature map of queries and keys.
+        size: most positions of a chunk.
+        reads: 'earlier' = a query reads itself and earlier keys. With segments also 'chunk' = earlier keys and its
+            whole chunk, 'later' = keys after its chunk.
     """
     length = inputs.query_BLHK.shape[1]
     chunks = cut_inputs(inputs, min(size, length))
@@ -94,7 +97,7 @@ def attend_causal(
         exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
 
         def if_readers() -> Outputs:
-            """As `exactly`, unless the queries that found nothing have no feature with any key."""
+            """Returns the result of `exactly`, unless no lost query shares a feature with a key."""
             is_reader_BLH = once_more(find_readers)[1] > MASKED / 2
             return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))
 
@@ -106,7 +109,7 @@ def attend_causal(
 
 
 def walk_of(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChunk) -> Walk:
-    """The walk over chunks of the inputs, whose queries attend by `attend` to keys of their chunk."""
+    """Returns the scan over chunks of the inputs, in which queries read keys of their chunk by `attend`."""
     if inputs.segments_BL is None:
         step = functools.partial(plain_step, features=features, attend=attend)
         return Walk(step, key_sums.combine, functools.partial(empty_sums, features))
@@ -114,7 +117,7 @@ def walk_of(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChun
 
 
 def segment_walk(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], features: FeatureMap) -> Walk:
-    """The walk over chunks with segments by `step`."""
+    """Returns the scan over chunks with segments, by `step`."""
 
     def empty(chunk: PositionChunk) -> SegmentSums:
         first_B = segment_sums.segments_of(chunk)[:, 0]
@@ -124,7 +127,7 @@ def segment_walk(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], 
 
 
 def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
-    """The sums before any key, for the rows and heads of a chunk."""
+    """Returns the sums before any key, for the rows and heads of a chunk."""
     batch, key_heads, _, width = chunk.key_BGCK.shape
     return no_keys(batch, key_heads, features.count(width), width)
 
@@ -132,7 +135,7 @@ def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
 def plain_step(
     before: KeySums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk
 ) -> tuple[KeySums, Outputs]:
-    """The sums after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
+    """Returns the sums after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
     key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), chunk.valid_BC)
     sums, key_BGCR = scale_keys(before, key_logs_BGCR)
     query_logs_BGhCR = features.logs(chunk.query_BGhCK)
@@ -142,7 +145,7 @@ def plain_step(
 
 
 def has_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
-    """Whether a query may read some key, summed before or among its segment's up to its own position."""
+    """Returns whether each query may read a key: one in `sums`, or one of its segment up to its own position."""
     segments_BL, shape = inputs.segments_BL, inputs.query_BLHK.shape[:2]
     valid_BL = jnp.ones(shape, bool) if inputs.valid_BL is None else inputs.valid_BL
     numbers_1L = jnp.arange(shape[1])[None]
@@ -154,15 +157,18 @@ def has_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
 
 
 def one_by_one(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
-    """The sums after the last chunk, and all outputs with an axis n of chunks in front.
+    """Returns the sums after the last chunk, and all outputs with a leading axis n of chunks, by a sequential scan.
 
-    Recomputing a chunk in the backward pass costs a CPU less than reading its features [C, R] back from memory.
+    On a CPU, recomputing a chunk in the backward pass costs less than reading its features [C, R] back from memory.
     """
     return jax.lax.scan(jax.checkpoint(walk.step, prevent_cse=False), start, chunks)
 
 
 def all_at_once(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
-    """As `one_by_one`, in parallel: what each chunk alone adds, then what comes before each, then all outputs."""
+    """Returns the results of `one_by_one`, computed in parallel over chunks.
+
+    It first computes each chunk's own sums, then the sums before each chunk, then all outputs.
+    """
     step = jax.checkpoint(walk.step)
 
     def alone(chunk: PositionChunk) -> Carry:

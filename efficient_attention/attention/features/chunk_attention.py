@@ -1,4 +1,4 @@
-"""A chunk's queries attend: to keys of their chunk by a masked product, to all keys before it through the sums.
+"""Attention of a chunk's queries: to keys of their chunk by a masked product, to all earlier keys through the sums.
 
 Axes: G key heads with h query heads each, C queries and c keys of a chunk, R features, K head width.
 """
@@ -19,8 +19,11 @@ Outputs = tuple[Array, Array]  # outputs [B, G, h, C, K] and log-sum-exp [B, G, 
 
 
 class ChunkKeys(NamedTuple):
-    """What the queries of a chunk attend to: the sums before it, the same on the scale of the chunk, and the chunk's
-    keys as logarithms and, on that scale, as features, with their values."""
+    """The keys that a chunk's queries read: the sums before the chunk, and the keys and values of the chunk.
+
+    `before` has the sums before the chunk; `scaled` has them on the scale of the chunk. The chunk's keys come as
+    logarithms and, on that scale, as features.
+    """
 
     before: KeySums
     scaled: KeySums
@@ -29,13 +32,13 @@ class ChunkKeys(NamedTuple):
     value_BGcK: Array
 
 
-# From log features of queries [B, G, h, C, R], keys, which pairs are allowed [1 or B, C, c], and which query reads the
-# sums [B, 1, 1, C] (None: all do).
+# Arguments: log features of queries [B, G, h, C, R]; keys; which pairs are allowed [1 or B, C, c]; which queries read
+# the sums [B, 1, 1, C] (None: all queries).
 AttendChunk = Callable[[Array, ChunkKeys, Array, Array | None], Outputs]
 
 
 def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
-    """Outputs and log-sum-exp of queries over the allowed keys of their chunk and, where `is_open`, the sums."""
+    """Returns outputs and log-sum-exp of queries over the allowed keys of their chunk and, if open, the sums."""
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.scaled.stabiliser_BGR[:, :, None, None])
     inside_BGhCc = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, keys.features_BGcR)
     inside_BGhCc = jnp.where(allowed_bCc[:, None, None], inside_BGhCc, 0.0)
@@ -50,7 +53,10 @@ def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
 def attend_chunk_exactly(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """`attend_chunk` without a common scale: pairs inside the chunk by their logarithms, one query at a time."""
+    """Returns the results of `attend_chunk` without a common scale, from the logarithm of each pair in the chunk.
+
+    Queries are computed one at a time.
+    """
     inside_BGhCK, inside_lse_BGhC = attend_inside(query_logs_BGhCR, keys, allowed_bCc)
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.before.stabiliser_BGR[:, :, None, None])
     numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, keys.before)
@@ -62,7 +68,7 @@ def attend_chunk_exactly(
 
 
 def find_readers(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
-    """In the place of outputs and log-sum-exp: nothing, and 0 where a query has a feature with a key, else `MASKED`."""
+    """Returns zeros as outputs, and as log-sum-exp 0 if a query shares a feature with a key, else `MASKED`."""
     query_BGhCR, inside_BGcR, before_BGR = (
         (jax.lax.stop_gradient(logs) > LOWEST_LOG / 2).astype(jnp.float32)
         for logs in (query_logs_BGhCR, keys.logs_BGcR, keys.before.stabiliser_BGR)
@@ -76,7 +82,10 @@ def find_readers(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
 
 
 def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
-    """Outputs and log-sum-exp of queries over the allowed keys of their chunk alone, from each pair's logarithm."""
+    """Returns outputs and log-sum-exp of queries over only the allowed keys of their chunk.
+
+    Logits are the logarithms of each pair's product of features.
+    """
 
     @jax.checkpoint
     def pair_logits(query_logs_BGhR: Array) -> Array:
@@ -94,10 +103,10 @@ def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) 
 
 
 def heads_together(x: Shaped[Array, '...']) -> Array:
-    """[B, G, h, ...] as [B, G h, ...]."""
+    """Returns [B, G, h, ...] as [B, G h, ...]."""
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
 
 def up_to_query(size: int) -> Array:
-    """Which key of a chunk does not come after which query: [1, C, c]."""
+    """Returns which keys of a chunk do not come after each query: [1, C, c]."""
     return jnp.tril(jnp.ones((1, size, size), bool))

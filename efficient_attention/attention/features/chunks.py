@@ -1,4 +1,4 @@
-"""Positions cut into chunks with key heads in front, and outputs joined again.
+"""Cuts positions into chunks with key heads in front, and joins the outputs again.
 
 Axes: n chunks of C positions, G key heads with h = H / G query heads each, K head width.
 """
@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Shaped
 class Inputs(NamedTuple):
     """Queries, keys and values of L positions; a query reads keys up to its own position.
 
-    Keys that are not valid are not read; all are valid by default. Equal segments must be neighbours, and a query
-    reads its own segment alone.
+    Invalid keys are not read; by default all keys are valid. Equal segments must be neighbours, and a query reads only
+    its own segment.
     """
 
     query_BLHK: Array
@@ -25,7 +25,7 @@ class Inputs(NamedTuple):
 
 
 class PositionChunk(NamedTuple):
-    """Neighbouring positions of `Inputs` in float32; many chunks have an axis n in front of each array."""
+    """Neighbouring positions of `Inputs` in float32; several chunks have a leading axis n in each array."""
 
     query_BGhCK: Array
     key_BGCK: Array
@@ -35,25 +35,25 @@ class PositionChunk(NamedTuple):
 
 
 def cut(x: Shaped[Array, '...'], size: int) -> Array:
-    """[n, B, C, ...] from [B, L, ...], padded with zeros to chunks of `size` positions."""
+    """Returns [n, B, C, ...] from [B, L, ...], padded with zeros to chunks of `size` positions."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)) + ((0, 0),) * (x.ndim - 2))
     return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
 
 
 def cut_queries(query_BLHK: Array, groups: int, size: int) -> Float[Array, 'n B G h C K']:
-    """Queries in chunks of `size`, float32, the heads that read the same key head side by side."""
+    """Returns float32 queries in chunks of `size`; the query heads of one key head are neighbours."""
     query_nBCHK = cut(query_BLHK.astype(jnp.float32), size)
     query_nBCGhK = query_nBCHK.reshape(*query_nBCHK.shape[:3], groups, -1, query_nBCHK.shape[-1])
     return jnp.moveaxis(query_nBCGhK, 2, 4)
 
 
 def cut_keys(key_BMGK: Array, size: int) -> Float[Array, 'n B G C K']:
-    """Keys or values in chunks of `size`, float32."""
+    """Returns float32 keys or values in chunks of `size`."""
     return cut(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
 
 
 def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
-    """Which keys are valid, false where chunks reach beyond the length; None where all are valid."""
+    """Returns which keys are valid, False where chunks exceed the length; None if all keys are valid."""
     if valid_BM is None:
         if length % size == 0:
             return None
@@ -62,7 +62,7 @@ def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool
 
 
 def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
-    """The inputs in n chunks of `size`: each array has an axis n in front."""
+    """Returns the inputs in n chunks of `size`; each array has a leading axis n."""
     batch, length = inputs.query_BLHK.shape[:2]
     return PositionChunk(
         cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size),
@@ -74,7 +74,7 @@ def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
 
 
 def join(chunks: Shaped[Array, '...'], length: int) -> Array:
-    """[B, L, H, ...] from [n, B, G, h, C, ...], without what lies beyond the length."""
+    """Returns [B, L, H, ...] from [n, B, G, h, C, ...], without positions beyond the length."""
     count, batch, groups, heads, size, *rest = chunks.shape
     chunks = jnp.moveaxis(jnp.moveaxis(chunks, 0, 1), 4, 2)
     return chunks.reshape(batch, count * size, groups * heads, *rest)[:, :length]

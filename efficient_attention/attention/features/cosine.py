@@ -1,7 +1,7 @@
-"""Features whose products fall with distance: relu of queries and keys, times the cosine of a quarter turn a row.
+"""cosFormer's features: relu of queries and keys, times a cosine by which products fall with distance.
 
-Positions stand behind a vector as one more number, so that sums over features know nothing of them; values have a zero
-there, which is cut off the results.
+The position is appended to each vector as one more number, so the code for sums over features need not handle
+positions. Values get a zero there, which is cut off the results.
 """
 
 import dataclasses
@@ -19,16 +19,17 @@ from efficient_attention.attention.request import Numbers, Request
 
 
 def cosine_map(length: int) -> FeatureMap:
-    """The features of vectors with their positions behind them, for positions below `length`."""
+    """Returns the feature map of vectors with appended positions, for positions below `length`."""
     return FeatureMap(log_features_of(length), has_zeros=True)
 
 
-@functools.lru_cache(maxsize=64)  # one function for a length, by which compiled programs are found
+@functools.lru_cache(maxsize=64)  # one function object per length, so that calls share compiled programs
 def log_features_of(length: int) -> Callable[[Array, Any], Array]:
-    """The map from [..., K + 1] to the logarithms of 2 K features: relu(x) cos(pi i / 2 N) and relu(x) sin(pi i / 2 N).
+    """Returns the map from [..., K + 1] to the logarithms of 2 K features: relu(x) times a cosine and times a sine.
 
-    Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). Positions from N on, where a cosine is below 0, and
-    those below 0, where a sine is, have no feature: see `nan_beyond`.
+    The factors are cos(pi i / 2 N) and sin(pi i / 2 N) at position i, with N = `length`. Products of features are
+    relu(q) relu(k) cos(pi (i - j) / 2 N). Positions outside [0, N), where a cosine or a sine would be negative, have no
+    feature (see `nan_beyond`).
     """
 
     def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch R']:
@@ -46,14 +47,17 @@ def log_features_of(length: int) -> Callable[[Array, Any], Array]:
 
 
 def with_places(request: Request) -> Request:
-    """The request with the positions of queries and keys behind them, and zeros behind values; float32."""
+    """Returns the float32 request with positions appended to queries and keys, and zeros appended to values."""
     query_bL, key_bM = request.positions_in_row
     query, key = behind(request.query, query_bL), behind(request.key, key_bM)
     return dataclasses.replace(request, query=query, key=key, value=behind(request.value, jnp.zeros_like(key_bM)))
 
 
 def nan_beyond(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
-    """Results with NaN for queries outside 0 to `length` - 1 and, unless causal, in rows with a key there."""
+    """Returns the results with NaN for queries outside 0 to `length` - 1.
+
+    Unless causal, all queries of a row with a key outside that range also give NaN.
+    """
     query_bL, key_bM = (jnp.asarray(places) for places in request.positions_in_row)
     is_beyond_bL = (query_bL < 0) | (query_bL >= length)
     if not request.mechanism.is_causal:
@@ -67,6 +71,6 @@ def nan_beyond(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int)
 
 
 def behind(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:
-    """Vectors with a number for each position behind them."""
+    """Returns vectors in float32 with one number appended per position."""
     places_BLH1 = jnp.broadcast_to(jnp.asarray(places_bL)[..., None, None], (*x_BLHK.shape[:3], 1))
     return jnp.concatenate([x_BLHK.astype(jnp.float32), places_BLH1.astype(jnp.float32)], axis=-1)

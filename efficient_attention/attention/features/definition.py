@@ -1,4 +1,4 @@
-"""Attention through a feature map defined: the properties of its mechanisms, and the implicit weights as a matrix."""
+"""`FeatureAttention`, the base class of mechanisms with a feature map, and their implicit weights as a matrix."""
 
 import functools
 
@@ -17,7 +17,7 @@ class FeatureAttention(Mechanism):
     """A mechanism phi(q) (phi(k)^T v) / phi(q) sum phi(k).
 
     Each subclass has two fields. `causal`: a query reads keys up to its own position, through chunks and a running
-    state. `chunk`: how many positions are computed at once in the causal form, and where rows hold several segments.
+    state. `chunk`: how many positions are computed at once in the causal form, and for rows with several segments.
     """
 
     causal: bool
@@ -25,19 +25,19 @@ class FeatureAttention(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions in the causal form alone; otherwise every query reads all keys of its segment."""
+        """Requires positions only in the causal form; otherwise every query reads all keys of its segment."""
         return Needs(positions=self.causal)
 
     @functools.cached_property
     def form(self) -> Form:
-        """Sums over parts of the keys add up; weights are never computed one by one, so none can be dropped."""
+        """Supports sequence parallel, because sums over keys add up; no dropout, because weights are never computed."""
         return Form(has_dropout=False, splits_tokens=True)
 
 
 def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array, 'B H L M'], None]:
-    """The implicit weights phi(q) phi(k) / sum over allowed keys, for any positions.
+    """Returns the implicit weights phi(q) phi(k) / sum over allowed keys, for any positions.
 
-    Written as a masked softmax of log(phi(q) phi(k)), each a log-sum-exp over the features, query by query.
+    They are computed as a masked softmax of log(phi(q) phi(k)), each a log-sum-exp over the features, query by query.
     """
     refuse(request.mechanism.name, {'additive bias': request.bias is not None})
     key_BMHK = jnp.repeat(request.key, request.query.shape[2] // request.key.shape[2], axis=2)

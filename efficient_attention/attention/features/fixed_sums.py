@@ -1,4 +1,4 @@
-"""Sums over keys that stay the same for all queries, such as those of an encoder's output: all that decoding keeps."""
+"""Sums over keys that stay the same for all queries, such as an encoder's output; decoding caches only these sums."""
 
 from typing import NamedTuple
 
@@ -13,16 +13,19 @@ from efficient_attention.attention.whole_rows import is_one_text
 
 
 class FixedSums(NamedTuple):
-    """The sums over the keys of each row's one segment, `segment_B`, and the features of queries and keys."""
+    """The sums over the keys of each row's only segment, `segment_B`, and the features of queries and keys."""
 
     sums: KeySums
     features: FeatureMap
     segment_B: Array
-    is_one_B: Array  # whether the row holds no other segment
+    is_one_B: Array  # whether the row holds only this segment
 
 
 def sum_fixed(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, features: FeatureMap) -> FixedSums:
-    """The sums over all keys but padding, which is segment 0; NaN in rows that pack several segments."""
+    """Returns the sums over all keys except padding (segment 0).
+
+    Rows that pack several segments are marked; `read_fixed_sums` gives NaN for them.
+    """
     batch, keys, groups, width = key_BMGK.shape
     segment_B = segments_BM.max(axis=1)
     key_logs_BGMR = mask_keys(features.logs(cut_keys(key_BMGK, keys)[0]), segments_BM != 0)
@@ -32,7 +35,7 @@ def sum_fixed(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, features: 
 
 
 def read_fixed_sums(fixed: FixedSums, query_BLHK: Array, segments_BL: Array) -> Float[Array, 'B L H K']:
-    """Outputs in the query's dtype; zeros for queries of another segment than the keys', and for padding."""
+    """Returns outputs in the query's dtype; zeros for padding and for queries of another segment than the keys'."""
     queries = query_BLHK.shape[1]
     stabiliser_BGR = fixed.sums.stabiliser_BGR
     query_BGhLK = cut_queries(query_BLHK, stabiliser_BGR.shape[1], queries)[0]

@@ -1,4 +1,4 @@
-"""Sums over keys: all that queries need of the keys before them, whatever their number.
+"""Sums over keys: the only state that queries need of the keys before them, of fixed size.
 
 Axes: G key heads with h query heads each, R features, C positions of a chunk, K head width.
 """
@@ -15,7 +15,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 class KeySums(NamedTuple):
-    """Sums over the keys read so far, of features divided by exp(stabiliser), in float32.
+    """Float32 sums over the keys read so far, of features divided by exp(stabiliser).
 
     `sums_BGRK` holds phi(k) v, `normaliser_BGR` holds phi(k), `stabiliser_BGR` the largest log feature of any key.
     """
@@ -26,41 +26,43 @@ class KeySums(NamedTuple):
 
 
 def no_keys(batch: int, key_heads: int, features: int, width: int) -> KeySums:
-    """The sums before any key."""
+    """Returns the sums before any key."""
     rows = (batch, key_heads, features)
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     return KeySums(zeros((*rows, width)), zeros(rows), jnp.full(rows, MASKED, jnp.float32))
 
 
 def rescale(sums: KeySums, stabiliser_BGR: Array) -> KeySums:
-    """The same sums, divided by exp of another stabiliser that is nowhere smaller."""
+    """Returns the same sums, divided by exp of another stabiliser that is nowhere smaller."""
     shrink_BGR = jnp.exp(sums.stabiliser_BGR - stabiliser_BGR)
     return KeySums(sums.sums_BGRK * shrink_BGR[..., None], sums.normaliser_BGR * shrink_BGR, stabiliser_BGR)
 
 
 def scale_keys(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums, Array]:
-    """The sums rescaled to the largest log features of them and of new keys, and the features [B, G, C, R] of these
-    on that scale."""
+    """Returns the sums and the features [B, G, C, R] of new keys on one common scale.
+
+    The scale is the largest log feature of the sums and of the new keys.
+    """
     highest_BGR = jax.lax.stop_gradient(key_logs_BGCR.max(axis=2))
     sums = rescale(sums, jnp.maximum(sums.stabiliser_BGR, highest_BGR))
     return sums, key_features(key_logs_BGCR, sums.stabiliser_BGR[:, :, None])
 
 
 def add_keys(sums: KeySums, key_BGCR: Array, value_BGCK: Array) -> KeySums:
-    """The sums with keys added whose features are on their scale."""
+    """Returns the sums with keys added; the features must be on the sums' scale."""
     sums_BGRK = sums.sums_BGRK + jnp.einsum('BGCR,BGCK->BGRK', key_BGCR, value_BGCK)
     return sums._replace(sums_BGRK=sums_BGRK, normaliser_BGR=sums.normaliser_BGR + key_BGCR.sum(axis=2))
 
 
 def combine(left: KeySums, right: KeySums) -> KeySums:
-    """The sums over the keys of both."""
+    """Returns the sums over the keys of both arguments."""
     stabiliser_BGR = jnp.maximum(left.stabiliser_BGR, right.stabiliser_BGR)
     left, right = rescale(left, stabiliser_BGR), rescale(right, stabiliser_BGR)
     return KeySums(left.sums_BGRK + right.sums_BGRK, left.normaliser_BGR + right.normaliser_BGR, stabiliser_BGR)
 
 
 def keep_rows(sums: KeySums, keep_B: Array) -> KeySums:
-    """The sums, with those of all other batch rows as before any key."""
+    """Returns the sums, with all rows outside `keep_B` reset to the state before any key."""
     keep_B11 = keep_B[:, None, None]
     return KeySums(
         jnp.where(keep_B11[..., None], sums.sums_BGRK, 0.0),
@@ -70,6 +72,6 @@ def keep_rows(sums: KeySums, keep_B: Array) -> KeySums:
 
 
 def read_sums(query_BGhCR: Array, sums: KeySums) -> tuple[Array, Array]:
-    """Numerator [B, G, h, C, K] and denominator [B, G, h, C] of queries over the keys that were summed."""
+    """Returns numerator [B, G, h, C, K] and denominator [B, G, h, C] of queries over the summed keys."""
     numerator_BGhCK = jnp.einsum('BGhCR,BGRK->BGhCK', query_BGhCR, sums.sums_BGRK)
     return numerator_BGhCK, jnp.einsum('BGhCR,BGR->BGhC', query_BGhCR, sums.normaliser_BGR)

@@ -1,4 +1,4 @@
-"""Sums over the keys of packed segments, chunk by chunk: those of the one segment that is open at a chunk's start.
+"""Sums over the keys of packed segments, chunk by chunk, only for the segment that is open at a chunk's start.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """
@@ -18,8 +18,10 @@ from efficient_attention.attention.weights import MASKED
 
 
 class SegmentSums(NamedTuple):
-    """The sums over the keys of the segment `segment_B` at the end of some positions; `is_alone_B`: these hold no
-    other segment."""
+    """The sums over the keys of the last segment, `segment_B`, of a range of positions.
+
+    `is_alone_B` is True if the range holds no other segment.
+    """
 
     sums: KeySums
     segment_B: Array
@@ -27,7 +29,7 @@ class SegmentSums(NamedTuple):
 
 
 def combine(left: SegmentSums, right: SegmentSums) -> SegmentSums:
-    """What `left` and then `right` leave: the sums of the last segment, over both where it reaches back into `left`."""
+    """Returns the sums after `left` and then `right`: those of the last segment, over both if it began in `left`."""
     joins_B = right.is_alone_B & (left.segment_B == right.segment_B)
     sums = key_sums.combine(keep_rows(left.sums, joins_B), right.sums)
     return SegmentSums(sums, right.segment_B, left.is_alone_B & joins_B)
@@ -36,14 +38,14 @@ def combine(left: SegmentSums, right: SegmentSums) -> SegmentSums:
 def earlier_step(
     before: SegmentSums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk, reads: str = 'earlier'
 ) -> tuple[SegmentSums, Outputs]:
-    """The sums after a chunk, and outputs and log-sum-exp of its queries, which read their own segment alone.
+    """Returns the sums after a chunk, and outputs and log-sum-exp of its queries, which read only their segment.
 
     Args:
         before: the sums at the end of the chunk before.
         chunk: with segments.
-        features: of queries and keys.
+        features: the feature map of queries and keys.
         attend: how queries read keys of their chunk.
-        reads: 'earlier' = keys up to the query, 'chunk' = all of the segment that lies in the chunk or before it.
+        reads: 'earlier' = keys up to the query, 'chunk' = all keys of the segment in the chunk or before it.
     """
     segments_BC = segments_of(chunk)
     open_BC, last_BC = segments_BC == before.segment_B[:, None], segments_BC == segments_BC[:, -1:]
@@ -55,7 +57,7 @@ def earlier_step(
     allowed_bCC = allowed_bCC & up_to_query(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
     keys = ChunkKeys(level_sums, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
-    # The sums go on for the last segment, no longer relative to its level.
+    # From here on the sums are those of the last segment, no longer relative to its level.
     stabiliser_BGR = sums.stabiliser_BGR + levels_BGC[:, :, -1:]
     sums = keep_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
     sums = add_keys(sums, jnp.where(last_BC[:, None, :, None], key_BGCR, 0.0), chunk.value_BGCK)
@@ -64,7 +66,7 @@ def earlier_step(
 
 
 def later_step(after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap) -> tuple[SegmentSums, Outputs]:
-    """As `earlier_step` on chunks from the last to the first, where queries read what comes after their chunk."""
+    """Returns the results of `earlier_step` for queries that read keys after their chunk; the last chunk is first."""
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
     query_logs_BGhCR = features.logs(chunk.query_BGhCK)
@@ -79,16 +81,16 @@ def later_step(after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap
 
 
 def segments_of(chunk: PositionChunk) -> Array:
-    """The segments [B, C] of a chunk that has some."""
+    """Returns the segments [B, C] of a chunk, which must have some."""
     return cast(Array, chunk.segments_BC)
 
 
 def level_segments(
     sums: KeySums, key_logs_BGCR: Array, segments_BC: Array, open_BC: Array
 ) -> tuple[KeySums, Array, Array]:
-    """Sums and log features of keys relative to the largest log feature of their segment, and that level [B, G, C].
+    """Returns sums and log features relative to the largest log feature of their segment, and that level [B, G, C].
 
-    Without it, the segment with the largest features would push its neighbours in a chunk below what float32 holds.
+    Without levels, the segment with the largest features would push its neighbours in a chunk below float32's range.
     """
     peaks_BGC = jax.lax.stop_gradient(key_logs_BGCR.max(axis=-1))
     same_B1CC = (segments_BC[:, :, None] == segments_BC[:, None, :])[:, None]
@@ -96,7 +98,7 @@ def level_segments(
     open_BG = jnp.where(open_BC[:, None], peaks_BGC, MASKED).max(axis=-1)
     open_BG = jnp.maximum(open_BG, sums.stabiliser_BGR.max(axis=-1))
     levels_BGC = jnp.where(open_BC[:, None], open_BG[..., None], inside_BGC)
-    # A segment without keys has no level; with 0 its logarithms stay at MASKED.
+    # A segment without keys has no level; level 0 keeps its logarithms at MASKED.
     levels_BGC, open_BG = (jnp.where(level > MASKED / 2, level, 0.0) for level in (levels_BGC, open_BG))
     relative = sums._replace(stabiliser_BGR=sums.stabiliser_BGR - open_BG[..., None])
     return relative, key_logs_BGCR - levels_BGC[..., None], levels_BGC

@@ -1,4 +1,4 @@
-"""Packed rows sorted so that equal segments are neighbours: the sums before a chunk are kept for one segment only."""
+"""Sorts packed rows so that equal segments are neighbours, because running sums cover only one segment."""
 
 from typing import NamedTuple
 
@@ -10,9 +10,10 @@ from jax import Array
 
 @jax.custom_vjp
 def move(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
-    """Slot n holds position source[n] of `x`, zeros where that is -1; `target` is the slot of each position.
+    """Returns an array whose slot n holds position source[n] of `x`, zeros if source[n] is -1.
 
-    Its gradient is the same gather the other way round, where that of indexing would be a scatter.
+    `target` is the slot of each position. The gradient is the same gather in the other direction; the gradient of plain
+    indexing would be a scatter.
     """
     moved = jax.vmap(lambda x, source: jnp.take(x, source, axis=0, mode='clip'))(x_BLHK, source_BN)
     return jnp.where((source_BN >= 0)[..., None, None], moved, jnp.zeros_like(moved))
@@ -31,7 +32,7 @@ move.defvjp(_move_forward, _move_backward)
 
 
 class SegmentOrder(NamedTuple):
-    """N sorted slots: their segments, the query and the key in each (-1: none), and the slot of each of these."""
+    """N sorted slots: segments, the query and the key in each slot (-1: none), and the slot of each query and key."""
 
     segments_BN: Array
     query_source_BN: Array
@@ -41,10 +42,10 @@ class SegmentOrder(NamedTuple):
 
 
 def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool) -> SegmentOrder:
-    """The order of positions in which equal segments are neighbours; inside a segment the old order.
+    """Returns the order of positions in which equal segments are neighbours; a segment keeps its internal order.
 
-    One slot holds a query and its key where both have the same segments. Otherwise each has its own, a key just
-    before the query of the same number where order counts.
+    If both sides have the same segments, one slot holds a query and its key. Otherwise queries and keys have separate
+    slots; if causal, a key's slot is just before the slot of the query with the same index.
     """
     queries, keys = query_segments_BL.shape[1], key_segments_BM.shape[1]
     if query_segments_BL is key_segments_BM:
@@ -64,7 +65,10 @@ def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool
 
 
 def has_one_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """A Boolean: no row holds more than one segment beside padding, so that padding is all there is to mask."""
+    """Returns one boolean: whether no row holds more than one segment besides padding.
+
+    Then only padding needs a mask.
+    """
     segments_BN = jnp.concatenate([query_segments_BL, key_segments_BM], axis=1)
     limits = jnp.iinfo(segments_BN.dtype)
     lowest_B = jnp.where(segments_BN == 0, limits.max, segments_BN).min(axis=1)

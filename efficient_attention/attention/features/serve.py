@@ -1,6 +1,6 @@
 """Attention through any feature map, linear in the length: causal or not, packed or not.
 
-`all_keys` and `causal` have the sums, `segments` the order in which packed rows are summed.
+`all_keys` and `causal` compute the sums; `segments` computes the order in which packed rows are summed.
 """
 
 import functools
@@ -21,7 +21,7 @@ from efficient_attention.attention.request import Request, Sides
 
 
 def serve_features(request: Request, features: FeatureMap, chunk: int) -> tuple[Float[Array, 'B L H K'], None]:
-    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype, `chunk` positions at once where causal."""
+    """Returns phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype; if causal, `chunk` positions at once."""
     check_served(request)
     if request.segments is None:
         out_BLHK = serve_plain(request, features, chunk)
@@ -31,7 +31,7 @@ def serve_features(request: Request, features: FeatureMap, chunk: int) -> tuple[
 
 
 def check_served(request: Request) -> None:
-    """Raises NotImplementedError that names what attention through features lacks, if it lacks something asked for."""
+    """Raises NotImplementedError that names each requested feature that attention through features lacks."""
     is_causal = request.mechanism.is_causal
     lacks = {
         'additive bias': request.bias is not None,
@@ -46,7 +46,7 @@ def check_served(request: Request) -> None:
 def serve_plain(
     request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None = None
 ) -> Float[Array, 'B L H K']:
-    """Float32 outputs where all keys are one segment, or one segment and padding."""
+    """Returns float32 outputs if all keys are one segment, or one segment and padding."""
     query, key, value = request.query, request.key, request.value
     if request.mechanism.is_causal:
         return attend_causal(Inputs(query, key, value), sums_before(key, features), features, chunk)[0][0]
@@ -54,15 +54,15 @@ def serve_plain(
 
 
 def sums_before(key_BMGK: Array, features: FeatureMap) -> KeySums:
-    """The sums before any key, for keys like these."""
+    """Returns the sums before any key, in the shapes for these keys."""
     batch, _, key_heads, width = key_BMGK.shape
     return no_keys(batch, key_heads, features.count(width), width)
 
 
 def serve_segments(request: Request, segments: Sides, features: FeatureMap, chunk: int) -> Float[Array, 'B L H K']:
-    """Float32 outputs of queries that read their own segment; zeros for padding.
+    """Returns float32 outputs of queries that read their own segment; zeros for padding.
 
-    Rows that hold one segment and padding need no sorting when not causal; the arrays tell while the program runs.
+    If not causal, rows that hold one segment and padding need no sorting. This is checked while the program runs.
     """
     packed = functools.partial(attend_segments, request, segments, features, chunk)
     if request.mechanism.is_causal:
@@ -76,7 +76,7 @@ def serve_segments(request: Request, segments: Sides, features: FeatureMap, chun
 def attend_segments(
     request: Request, segments: Sides, features: FeatureMap, chunk: int
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B L H']]:
-    """Float32 outputs and log-sum-exp of queries that read their own segment, causal or not."""
+    """Returns float32 outputs and log-sum-exp of queries that read their own segment, causal or not."""
     is_causal = request.mechanism.is_causal
     order = sort_segments(segments.query, segments.key, is_causal)
     query_BNHK = move(request.query, order.query_source_BN, order.query_slots_BL)

@@ -1,9 +1,10 @@
-"""Attention through features over rows that are split across devices: devices exchange sums, whose size is fixed.
+"""Sequence parallel attention through features: devices exchange sums, whose size is fixed.
 
-- Where every query reads all keys, the devices add their sums;
-- where causal, a device begins with the sums of all devices before it;
-- where some row holds several segments, which the arrays tell while the program runs, keys go round the devices
-  instead, and partial results merge by their log-sum-exps; a device computes only keys whose segments it may have.
+- If every query reads all keys, the devices add their sums.
+- If causal, a device begins with the sums of all devices before it.
+- If some row holds several segments, keys travel around the devices instead, and partial results are merged by their
+  log-sum-exps. Whether this is so is known only while the program runs. A device computes only keys whose segments it
+  may have.
 """
 
 import dataclasses
@@ -36,10 +37,10 @@ DIAGONAL, ALL = 'diagonal', 'all'  # kinds of blocks: queries read keys up to th
 def serve_feature_share(
     request: Request, split: Split, features: FeatureMap, chunk: int
 ) -> tuple[Float[Array, 'B L H K'], None]:
-    """Output in the query's dtype of this device's queries, `chunk` positions at once where causal."""
+    """Returns this device's output in the query's dtype; if causal, `chunk` positions are computed at once."""
     check_served(request)
     if request.mechanism.is_causal and not (split.has_query_shares and split.has_key_shares):
-        raise lack('a sequence axis', f'causal form of {request.mechanism.name} for rows that it does not divide')
+        raise lack('a sequence axis', f'support for causal {request.mechanism.name} on rows that it does not divide')
     if request.segments is None:
         return attend_sums(request, split, features, chunk).astype(request.query.dtype), None
     segments = request.segments
@@ -56,7 +57,7 @@ def serve_feature_share(
 def attend_sums(
     request: Request, split: Split, features: FeatureMap, chunk: int, valid_BM: Array | None = None
 ) -> Float[Array, 'B L H K']:
-    """Float32 outputs where all keys are one segment, or one segment and padding."""
+    """Returns float32 outputs if all keys are one segment, or one segment and padding."""
     query, key, value = request.query, request.key, request.value
     if not request.mechanism.is_causal:
         return attend_all(query, key, value, valid_BM, features, AXIS if split.has_key_shares else None)
@@ -65,7 +66,7 @@ def attend_sums(
 
 
 def own_sums(request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None) -> KeySums:
-    """The sums over the keys that this device has."""
+    """Returns the sums over this device's keys."""
     batch, keys = request.key.shape[:2]
     size = min(chunk, keys)
     chunks = cut_keys(request.key, size), cut_keys(request.value, size), cut_mask(valid_BM, batch, keys, size)
@@ -79,7 +80,7 @@ def own_sums(request: Request, features: FeatureMap, chunk: int, valid_BM: Array
 
 
 def sums_of_devices_before(own: KeySums, split: Split) -> KeySums:
-    """The sums over the keys of all devices before this one."""
+    """Returns the sums over the keys of all devices before this one."""
     of_all: KeySums = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS), own)
     is_before_p111 = (jnp.arange(split.count) < split.device())[:, None, None, None]
     stabilisers_pBGR = jax.lax.stop_gradient(jnp.where(is_before_p111, of_all.stabiliser_BGR, MASKED))
@@ -92,7 +93,7 @@ def sums_of_devices_before(own: KeySums, split: Split) -> KeySums:
 
 
 def is_one_segment(segments: Sides, split: Split) -> Array:
-    """A Boolean, the same on all devices that exchange something: no row holds more than one segment and padding."""
+    """Returns one boolean, equal on all devices of a ring: whether no row holds more than one segment and padding."""
 
     def whole(segments_BL: Array, has_shares: bool) -> Array:
         return jax.lax.all_gather(segments_BL, AXIS, axis=1, tiled=True) if has_shares else segments_BL
@@ -103,7 +104,7 @@ def is_one_segment(segments: Sides, split: Split) -> Array:
 def attend_packed(
     request: Request, segments: Sides, split: Split, features: FeatureMap, chunk: int
 ) -> Float[Array, 'B L H K']:
-    """Float32 outputs of queries that read their own segment, wherever its keys are."""
+    """Returns float32 outputs of queries that read their own segment, on whichever devices its keys are."""
     attend = functools.partial(attend_packed_block, request, chunk)
     part = attend_ring(
         Ring(AXIS, steps_of(request.mechanism, split), attend),
@@ -118,7 +119,7 @@ def attend_packed(
 
 
 def steps_of(mechanism: Mechanism, split: Split) -> tuple[Step, ...]:
-    """The steps in which devices meet all keys that their queries may read."""
+    """Returns the steps in which devices receive all keys that their queries may read."""
 
     def kind(query: int, key: int) -> str | None:
         if not mechanism.is_causal:
@@ -133,7 +134,7 @@ def steps_of(mechanism: Mechanism, split: Split) -> tuple[Step, ...]:
 def attend_packed_block(
     request: Request, chunk: int, block: Block, query_BLHK: Array, keys: Any, labels_BM: Array, fixed: Any
 ) -> Partial:
-    """The result of queries over keys that have come to this device; of `request` only the mechanism is read."""
+    """Returns the result of queries over keys that this device has received; only `request.mechanism` is read."""
     (key_BMGK, value_BMGK), (segments_BL, features) = keys, fixed
     mechanism: Any = request.mechanism
     if block[0] != block[1]:
@@ -141,7 +142,7 @@ def attend_packed_block(
     request = dataclasses.replace(request, query=query_BLHK, key=key_BMGK, value=value_BMGK, mechanism=mechanism)
 
     def computed() -> Partial:
-        # One array for both sides lets a query and its key share a slot.
+        # If both sides are one array, a query and its key share a slot.
         sides = (
             Sides(labels_BM, labels_BM) if block[0] == block[1] and mechanism.causal else Sides(segments_BL, labels_BM)
         )
@@ -158,7 +159,7 @@ def attend_packed_block(
 
 
 def may_share(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """A Boolean: in some row the runs of segment numbers of both sides overlap, padding left out."""
+    """Returns one boolean: whether in some row the ranges of segment numbers of both sides overlap, without padding."""
 
     def run(segments: Array) -> tuple[Array, Array]:
         most = jnp.iinfo(segments.dtype).max

@@ -1,4 +1,4 @@
-"""Hard attention over a pattern defined, and its weights where keys are drawn."""
+"""`Hard`, hard attention over a pattern, with its weights for the largest logit or a sampled key."""
 
 import dataclasses
 import functools
@@ -18,17 +18,17 @@ from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Result
 from efficient_attention.errors import require_truth_values
 
-DRAW_STREAM = 0x64726177  # apart from what dropout draws from the same key
+DRAW_STREAM = 0x64726177  # separates these bits from dropout's bits of the same key
 
 
 @dataclasses.dataclass(frozen=True)
 class Hard(OverPattern):
-    """The value of one key of those that `pattern` allows: by default of the one with the largest logit.
+    """The value of one of the keys that `pattern` allows: by default the key with the largest logit.
 
-    Weights give logits no gradient. With `sampled` and a key `rng`, one for all or one for each row, a query and head
-    draws its key from the softmax of the logits, and `return_lse` gives the log-probability of each draw in the place
-    of a log-sum-exp: the gradient of an expected loss is that of the loss plus loss times that of these (REINFORCE,
-    Williams 1992). Without `rng` it takes the largest logit.
+    Weights give logits no gradient. With `sampled` and a key `rng`, one for all rows or one per row, each query and
+    head samples its key from the softmax of the logits. `return_lse` then returns the log-probability of each sample in
+    place of a log-sum-exp. The gradient of an expected loss is the gradient of the loss plus loss times the gradient of
+    these log-probabilities (REINFORCE, Williams 1992). Without `rng` the key with the largest logit is read.
 
     Source: Xu et al. 2015, arXiv 1502.03044, section 4.1.
     """
@@ -43,16 +43,16 @@ class Hard(OverPattern):
 
     @functools.cached_property
     def draws(self) -> Draws:
-        """Keys, where it is `sampled`."""
+        """Samples keys in training, if `sampled`."""
         return Draws(in_training=self.sampled)
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """One for the allowed key with the largest logit."""
+        """Returns 1 for the allowed key with the largest logit, else 0."""
         return hard(logits_BHLM, allowed_bhLM)
 
 
 def weights_of(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
-    """The dense weights; of draws also their log-probabilities."""
+    """Returns the dense weights; for samples also their log-probabilities."""
     if request.rng is None or not request.mechanism.draws.in_training:
         return logits.weights_of(request, dtype, precision)
     logits_BHLM = logits.scaled_logits(request, dtype, precision)
@@ -60,11 +60,11 @@ def weights_of(request: Request, dtype: Any = logits.FLOAT32, precision: Any = l
 
 
 def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
-    """Bits that depend on the key, its row, head, query and key number alone, not on how the request is cut."""
+    """Returns bits that depend only on the key and on row, head, query and key index, not on how the request is cut."""
     seeds_B = fold_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
     return fold_indices(seeds_B, *map(request.numbers, ('head', 'query', 'key')))
 
 
 def serve(request: Request) -> Result:
-    """The output of `Hard`, with every option of a request, and the log-probabilities of draws."""
+    """Returns the output of `Hard`, with every option of a request, and the log-probabilities of samples."""
     return serve_logits(request, weights_of)

@@ -1,4 +1,4 @@
-"""Induced attention defined: a few learned points read the row, and the row reads what they have read."""
+"""Induced attention defined: a few learned points read the row, then the row's queries read the points' results."""
 
 import dataclasses
 import math
@@ -21,17 +21,18 @@ HIGHEST = jax.lax.Precision.HIGHEST
 class Induced(Mechanism):
     """softmax(q (P k)^T / sqrt(K)) P v with P = softmax(I k^T / sqrt(K)) and learned points I; rows sum to 1.
 
-    Without positions the output permutes with the tokens. There is no causal form: every point reads the whole row.
+    Without positions the output permutes with the tokens. There is no causal form, because every point reads the whole
+    row.
 
     Sources: Lee et al. 2019, arXiv 1810.00825, equation 9 (there two blocks with feed-forward layers); Ma et al. 2021,
-    arXiv 2106.01540, section 3, which carries the points' results to the next layer.
+    arXiv 2106.01540, section 3, which passes the points' results on to the next layer.
 
     Args:
-        points: I, of each head.
+        points: number of points I per head.
     """
 
     name = 'induced'
-    needs = Needs(positions=False, whole_rows=True)  # points read all keys, and know nothing of places
+    needs = Needs(positions=False, whole_rows=True)  # points read all keys, without positions
     form = Form(has_dropout=False)  # the weights of keys are never computed one by one
 
     points: int = 64
@@ -40,12 +41,12 @@ class Induced(Mechanism):
         require_at_least(1, 'induced points', self.points)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
-        """The points [H, P, K]."""
+        """Returns the points [H, P, K]."""
         return {'points': Operand((heads, self.points, width), 1.0)}
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The weights of keys: those of points, times those of keys for each point."""
+    """Returns the weights of keys: weights of points times each point's weights of keys."""
     check_whole_rows(request, dropout_on_weights=request.dropout is not None)
     heads, width = request.query.shape[2:]
     scale, valid_BM = 1.0 / math.sqrt(width), valid_keys(request)
@@ -63,5 +64,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: points against keys, keys and values mixed, queries against points, and their mix."""
+    """Returns the multiply-adds of one row: points times keys, mixed keys and values, and queries times points.
+
+    The mix of the points' values for each query is included.
+    """
     return 5 * heads * length * mechanism.points * width

@@ -1,4 +1,4 @@
-"""Induced attention in time and memory linear in the length: points read keys and values at once."""
+"""Induced attention in time and memory linear in the length: points read keys and values once for all queries."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,20 +13,20 @@ from efficient_attention.attention.whole_rows import check_whole_rows, finish, p
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `Induced`, with padding, cross attention and grouped heads."""
+    """Returns the output of `Induced`, with padding, cross-attention and grouped heads."""
     check_whole_rows(request, dropout_on_weights=request.dropout is not None)
     out_BLHK = read_by_tokens(request.query, *means_by_head(request))
     return finish(out_BLHK, request).astype(request.query.dtype), None
 
 
 def slots(request: Request) -> tuple[Float[Array, 'B P H K'], Float[Array, 'B P H K']]:
-    """The means of keys and of values that the points read: see `Room.slots`."""
+    """Returns the means of keys and of values that the points read: see `Room.slots`."""
     keys_BHPK, values_BHPK = means_by_head(request)
     return keys_BHPK.swapaxes(1, 2), values_BHPK.swapaxes(1, 2)
 
 
 def means_by_head(request: Request) -> tuple[Float[Array, 'B H P K'], Float[Array, 'B H P K']]:
-    """`slots`, in the keys' dtype."""
+    """Returns the arrays of `slots` with the head axis first, in the keys' dtype."""
     dtype = request.key.dtype
     points_HPK, valid_BM = request.operand('points').astype(dtype), valid_keys(request)
     batch, heads = len(request.key), len(points_HPK)

@@ -1,4 +1,4 @@
-"""The cache of causal linear attention: phi(k) v and phi(k) summed over the keys, whose size does not grow."""
+"""The decoding cache of causal linear attention: phi(k) v and phi(k) summed over the keys, of fixed size."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from efficient_attention.attention.mechanism import of_kind
 
 
 def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
-    """The cache before any token, with sums of zero."""
+    """Returns the cache before any token, with sums of zero."""
     mechanism = of_kind(Linear, spec.mechanism)
     if mechanism.kind == 'elu':
         return init_sums(spec, batch, ELU)
@@ -23,7 +23,7 @@ def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
 
 
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
-    """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    """Returns outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     mechanism, dtype = of_kind(Linear, spec.mechanism), new.query.dtype
     if mechanism.kind == 'elu':
         return decode_sums(cache, new, mechanism.chunk)

@@ -1,4 +1,4 @@
-"""Linear attention defined: features of queries and keys, elu(x) + 1 or relu and cosines, in softmax's place."""
+"""Linear attention defined: softmax is replaced by features of queries and keys, elu(x) + 1 or cosFormer's."""
 
 import dataclasses
 import functools
@@ -17,17 +17,17 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class Linear(FeatureAttention):
-    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) with features phi that draw nothing.
+    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) with deterministic features phi.
 
     Sources: Katharopoulos et al. 2020, arXiv 2006.16236, equations 5 and 7; causal: section 3.3, in chunks. Qin et al.
     2022, arXiv 2202.08791 (cosFormer), equation 10.
 
     Args:
-        kind: of features: 'elu' = elu(x) + 1; 'cos' = relu(x), whose products fall with distance by
+        kind: of features. 'elu' = elu(x) + 1; 'cos' = relu(x), with products that fall with distance by
             cos(pi (i - j) / 2 length).
-        length: of 'cos', the longest row.
+        length: only for 'cos', the longest row.
         causal: k <= q, through chunks and a running state.
-        chunk: positions computed at once in the causal form and where rows hold several segments.
+        chunk: positions computed at once in the causal form and for rows with several segments.
     """
 
     name = 'linear'
@@ -39,28 +39,28 @@ class Linear(FeatureAttention):
 
     def __post_init__(self) -> None:
         require(self.kind in ('elu', 'cos'), 'linear kind', self.kind, 'elu or cos')
-        require((self.kind == 'cos') == (self.length > 0), 'linear length', self.length, "above 0 of 'cos', else 0")
+        require((self.kind == 'cos') == (self.length > 0), 'linear length', self.length, "above 0 for 'cos', else 0")
         require_at_least(1, 'linear chunk', self.chunk)
         require_truth_values('linear', causal=self.causal)
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions where it is causal, or where its features turn with them, up to the length of 'cos'."""
+        """Requires positions if it is causal or of kind 'cos', whose features depend on positions below `length`."""
         return Needs(positions=self.causal or self.kind == 'cos', longest=self.length)
 
     @functools.cached_property
     def form(self) -> Form:
-        """As of every feature map; devices may have parts of a row of 'elu' alone."""
+        """The form of every feature map, except that only 'elu' can be sequence parallel."""
         return Form(has_dropout=False, splits_tokens=self.kind == 'elu')
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """Another sequence unless it is causal; features of 'cos' serve places in each."""
+        """Reads keys of another sequence unless causal; for 'cos', positions count in each sequence."""
         return Reads(other_sequence=not self.causal)
 
 
 def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch K']:
-    """log(elu(x) + 1) in float32: as many features as x has entries."""
+    """Returns log(elu(x) + 1) in float32: as many features as x has entries."""
     x = x.astype(jnp.float32)
     return jnp.where(x > 0.0, jnp.log1p(jnp.maximum(x, 0.0)), x)
 
@@ -69,7 +69,7 @@ ELU = FeatureMap(log_features)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The implicit weights phi(q) phi(k), divided by their sum over the allowed keys."""
+    """Returns the implicit weights phi(q) phi(k), divided by their sum over the allowed keys."""
     mechanism = of_kind(Linear, request.mechanism)
     if mechanism.kind == 'elu':
         return feature_weights(request, ELU)
@@ -79,21 +79,21 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def check_length(request: Request) -> None:
-    """Raises NotImplementedError for rows beyond the length of 'cos'."""
+    """Raises NotImplementedError for rows longer than `length` of 'cos'."""
     check_positions(max(request.query.shape[1], request.keys_of_row), of_kind(Linear, request.mechanism))
 
 
 def check_positions(most: int, mechanism: Linear) -> None:
-    """Raises NotImplementedError for so many positions beyond the length of 'cos'."""
-    refuse('linear', {f'room for {most} positions, only for {mechanism.length}': most > mechanism.length})
+    """Raises NotImplementedError if `most` positions exceed `length` of 'cos'."""
+    refuse('linear', {f'support for {most} positions, only for up to {mechanism.length}': most > mechanism.length})
 
 
 def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: sums over keys and sums read by queries, of values and of a one.
+    """Returns the multiply-adds of one row: sums over keys and sums read by queries, of values and of ones.
 
-    Where causal also two products over the pairs of each chunk.
+    The causal form adds two products over the pairs of each chunk.
     """
     chunk = min(mechanism.chunk, length) if mechanism.causal else 0
-    if mechanism.kind == 'cos':  # two blocks of features, and a position behind each vector
+    if mechanism.kind == 'cos':  # two blocks of features, and a position appended to each vector
         return heads * length * (4 * width * (width + 2) + chunk * (3 * width + 1))
     return heads * length * 2 * width * (width + 1 + chunk)

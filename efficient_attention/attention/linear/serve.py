@@ -13,7 +13,7 @@ from efficient_attention.attention.split_tokens.split import Split
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `Linear`, causal or not, with segments, cross attention and grouped heads."""
+    """Returns the output of `Linear`, causal or not, with segments, cross-attention and grouped heads."""
     mechanism = of_kind(Linear, request.mechanism)
     if mechanism.kind == 'elu':
         return serve_features(request, ELU, mechanism.chunk)
@@ -24,7 +24,7 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def serve_share(request: Request, split: Split) -> tuple[Float[Array, 'B L H K'], None]:
-    """As `serve`, of the share of rows that a device has; of 'elu' alone."""
+    """Returns the output of `serve` for one device's shard of the rows; only for 'elu'."""
     mechanism = of_kind(Linear, request.mechanism)
-    refuse('linear', {"form of 'cos' for rows that are split over a sequence axis": mechanism.kind == 'cos'})
+    refuse('linear', {"implementation of 'cos' for rows sharded over a sequence axis": mechanism.kind == 'cos'})
     return serve_feature_share(request, split, ELU, mechanism.chunk)

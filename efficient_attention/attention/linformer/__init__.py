@@ -1,4 +1,4 @@
-"""Linformer: keys and values projected to a fixed number of slots (Wang et al. 2020, arXiv 2006.04768)."""
+"""Linformer: keys and values projected to a fixed number of compressed keys (Wang et al. 2020, arXiv 2006.04768)."""
 
 from efficient_attention.attention.linformer import definition, serve
 from efficient_attention.attention.room import Room

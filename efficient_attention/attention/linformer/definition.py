@@ -22,21 +22,21 @@ HIGHEST = jax.lax.Precision.HIGHEST
 class Linformer(Mechanism):
     """softmax(q (E k)^T / sqrt(K)) F v with learned E and F [rank, length]; padding counts as zeros.
 
-    The weights of the keys, softmax(...) F, need not sum to 1 and may be negative. There is no causal form: every slot
-    mixes the whole row.
+    The weights of the keys, softmax(...) F, need not sum to 1 and may be negative. There is no causal form, because
+    every compressed key mixes the whole row.
 
     Source: Wang et al. 2020, arXiv 2006.04768, equation 7.
 
     Args:
-        rank: slots.
-        length: the most keys, for which E and F have columns.
+        rank: number of compressed keys.
+        length: largest number of keys, for which E and F have columns.
         tied: F is E.
-        by_head: each head has its own; else all heads share.
-        by_layer: each layer has its own; else all layers share.
+        by_head: each head has its own E and F; else all heads share them.
+        by_layer: each layer has its own E and F; else all layers share them.
     """
 
     name = 'linformer'
-    form = Form(drops_slots=True)  # dropout acts on the weights of slots
+    form = Form(drops_slots=True)  # dropout acts on the weights of compressed keys
 
     rank: int = 256
     length: int = 512
@@ -51,18 +51,21 @@ class Linformer(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Whole rows, which slots mix, of no more keys than E and F have columns; a key's column is its place."""
+        """Requires rows of one text, which compressed keys mix, and at most `length` keys.
+
+        A key's index in the row selects its column of E and F.
+        """
         return Needs(positions=False, whole_rows=True, longest=self.length)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
-        """E, `keys`, and F, `values`, where it is another: [1 or H, rank, length]."""
+        """Returns E as `keys` and, unless tied, F as `values`: [1 or H, rank, length]."""
         shape = (heads if self.by_head else 1, self.rank, self.length)
         made = Operand(shape, 1.0 / math.sqrt(self.length), is_shared=not self.by_layer)
         return {'keys': made} if self.tied else {'keys': made, 'values': made}
 
 
 def mixtures(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H R M']]:
-    """The columns of E and F for the keys that there are."""
+    """Returns the columns of E and F for the request's keys."""
     keys = request.key.shape[1]
     of_keys_HRM = request.operand('keys')[..., :keys]
     is_tied = of_kind(Linformer, request.mechanism).tied
@@ -70,7 +73,7 @@ def mixtures(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The weights of keys, after dropout of slots."""
+    """Returns the weights of keys, after dropout of compressed keys."""
     check_whole_rows(request)
     heads, width = request.query.shape[2:]
     of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in mixtures(request))
@@ -89,5 +92,5 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def multiply_adds(mechanism: Linformer, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: keys and values to slots, queries against slots, and the slots' values mixed."""
+    """Returns the multiply-adds of one row: keys and values compressed, queries times compressed keys, values mixed."""
     return 4 * heads * length * mechanism.rank * width

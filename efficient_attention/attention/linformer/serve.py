@@ -1,4 +1,4 @@
-"""Linformer in time and memory linear in the length: keys and values become slots first."""
+"""Linformer in time and memory linear in the length: keys and values are compressed first."""
 
 from jax import Array
 from jaxtyping import Float
@@ -12,7 +12,10 @@ from efficient_attention.attention.whole_rows import check_whole_rows, finish, p
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `Linformer`, with padding, cross attention, grouped heads and dropout of slots."""
+    """Returns the output of `Linformer`, with padding, cross-attention, grouped heads and dropout.
+
+    Dropout acts on the weights of compressed keys.
+    """
     check_whole_rows(request)
     heads = request.query.shape[2]
     keys_BHRK, values_BHRK = (per_head(x_BRGK, heads).swapaxes(1, 2) for x_BRGK in slots(request))
@@ -22,13 +25,13 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def slots(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:
-    """The keys and the values of the slots: see `Room.slots`."""
+    """Returns the compressed keys and values: see `Room.slots`."""
     of_keys_HRM, of_values_HRM = mixtures(request)
     return to_slots(of_keys_HRM, request.key), to_slots(of_values_HRM, request.value)
 
 
 def to_slots(mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K']) -> Float[Array, 'B R _ K']:
-    """Mixtures of keys or values: of each head's where each has its own mixture, else of each key head's."""
+    """Returns mixtures of keys or values: per query head if each has its own mixture, else per key head."""
     dtype, heads = x_BMGK.dtype, mixture_HRM.shape[0]
     mixture_HRM = mixture_HRM.astype(dtype)
     if heads == 1:

@@ -1,4 +1,4 @@
-"""Local attention with predicted places (Luong et al. 2015, arXiv 1508.04025, section 3.2, "local-p")."""
+"""Local attention with predicted centres (Luong et al. 2015, arXiv 1508.04025, section 3.2, "local-p")."""
 
 from efficient_attention.attention.local_p import definition
 from efficient_attention.attention.room import Room

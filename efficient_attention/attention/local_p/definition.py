@@ -1,4 +1,4 @@
-"""Local-p defined: each query predicts a place in the source and reads the keys around it, the nearest ones most."""
+"""Local-p attention defined: each query predicts a position in the source and reads the keys around it."""
 
 import dataclasses
 from typing import Any
@@ -23,8 +23,8 @@ from efficient_attention.errors import require, require_at_least
 class LocalP(Mechanism):
     """Weights of the keys within `radius` of p, times exp(-(s - p)^2 / (2 (radius / 2)^2)), not normalised again.
 
-    p = S c, with c in (0, 1) that each query predicts (`centres` of `attend`) and S the keys of its segment; s is a
-    key's position in its text. The gradient reaches c through the Gaussian alone.
+    p = S c, with c in (0, 1) that each query predicts (`centres` of `attend`) and S the number of keys in its segment;
+    s is a key's position in its text. The gradient reaches c only through the Gaussian.
 
     Source: Luong et al. 2015, arXiv 1508.04025, section 3.2, equations 9 and 10, where the radius is 10.
 
@@ -36,7 +36,7 @@ class LocalP(Mechanism):
     name = 'local_p'
     needs = Needs(centres=True)
     form = Form(has_logits=True)
-    # Places are predicted in another sequence; of its own row a token knows its place, around which `window` reads.
+    # Centres are positions in another sequence. In its own row a token knows its position; use `window` there.
     reads = Reads(other_sequence=True, own_row=False)
 
     radius: int = 10
@@ -49,7 +49,7 @@ class LocalP(Mechanism):
 
 
 def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
-    """The dense weights, whose sum is at most 1; there is no log-sum-exp."""
+    """Returns the dense weights, whose sum is at most 1; there is no log-sum-exp."""
     mechanism = of_kind(LocalP, request.mechanism)
     offsets_BHLM = offsets(request)
     is_near_BHLM = same_segment(request) & (jnp.abs(offsets_BHLM) <= mechanism.radius)
@@ -59,7 +59,7 @@ def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precis
 
 
 def offsets(request: Request) -> Float[Array, 'B H L M']:
-    """s - p of all pairs, in positions."""
+    """Returns s - p for all pairs, in positions."""
     assert request.centres is not None
     keys = request.keys_of_row
     if request.segments is None:
@@ -72,13 +72,13 @@ def offsets(request: Request) -> Float[Array, 'B H L M']:
 
 
 def serve(request: Request) -> Result:
-    """The output of `LocalP`, with every option of a request; there is no log-sum-exp."""
+    """Returns the output of `LocalP`, with every option of a request; there is no log-sum-exp."""
     return serve_logits(request, weights_of)
 
 
 def multiply_adds(mechanism: LocalP, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row of so many queries and keys: all pairs, since places are known to the program alone.
+    """Returns the multiply-adds of one row, over all pairs, because centres are known only while the program runs.
 
-    The products that predict places are the module's.
+    The products that predict centres belong to the module and are not counted here.
     """
     return logits.multiply_adds(mechanism, length, heads, width)

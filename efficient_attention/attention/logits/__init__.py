@@ -1,1 +1,1 @@
-"""Shared by softmax, sparsemax, entmax and hard: dense weights, a dense form in bounded memory, a cache."""
+"""Code shared by softmax, sparsemax, entmax and hard attention: dense weights, a memory-bounded form, and a cache."""

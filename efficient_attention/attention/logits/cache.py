@@ -1,13 +1,13 @@
-"""The cache of causal attention over a pattern: slots of keys and values, for as long as it lets one read them.
+"""The decoding cache of causal attention over a pattern: slots that hold keys and values while a query may read them.
 
-- Where no key is read from farther than a distance r (`causal & window(r)`, `causal & block(r + 1)`), a ring of r + 1
-  slots, whatever the length;
-- otherwise slots that are handed on: for a largest length the host computes the last query that reads each key, and a
-  key takes over the slot of one that nobody reads any more. `sparse_fixed(128, 8)` keeps a block and the summary
-  columns, `causal` and `sparse_strided` everything.
+- If no key is read from farther than a distance r (`causal & window(r)`, `causal & block(r + 1)`), the cache is a ring
+  of r + 1 slots for any length.
+- Otherwise slots are reused. For a largest length, the host computes the last query that reads each key. A new key
+  takes the slot of a key that no later query reads. `sparse_fixed(128, 8)` keeps a block and the summary columns;
+  `causal` and `sparse_strided` keep everything.
 
-Hypotheses of a beam search change places after every token. Their keys do not: each slot has one of each hypothesis of
-a row, and a number for each hypothesis and slot says whose key is its own (`SharedKeys`).
+The beams of a beam search are reordered after every token, but their keys do not move. Each slot has one key per beam
+of a row. A number per beam and slot says which beam's key to read there (`SharedKeys`).
 """
 
 import functools
@@ -30,14 +30,16 @@ from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.relative import relative_logits
 
-# Slots that hypotheses share are read in parts of at least so many, and in at most so many parts: each is more code.
+# Slots that beams share are read in parts of at least LEAST_PART slots. Each part adds code, so there are at most
+# MOST_PARTS of them.
 LEAST_PART, MOST_PARTS = 16, 4
 
 
 class KeyCache(NamedTuple):
     """Keys and values in M slots, their int32 positions and segments; segment 0 = an empty slot.
 
-    Slots stand behind heads, as matrix products want them: otherwise each token would transpose the whole cache.
+    The head axis comes before the slots, as matrix products need it. Otherwise each token would transpose the whole
+    cache.
     """
 
     key_BGMK: Array
@@ -46,14 +48,14 @@ class KeyCache(NamedTuple):
     segments_BM: Array
 
     def with_hypotheses(self, count: int) -> 'SharedKeys':
-        """What `count` hypotheses of each row keep, all alike; see `attention.cache.with_hypotheses`."""
+        """Returns the cache of `count` equal beams per row; see `attention.cache.with_hypotheses`."""
         rows, slots = self.positions_BM.shape
         size = max(LEAST_PART, -(-slots // MOST_PARTS))
         parts = tuple(self.part_for(count, slice(start, start + size)) for start in range(0, slots, size))
         return SharedKeys(parts, jnp.zeros((rows, count, slots), jnp.int32))
 
     def part_for(self, count: int, part: slice) -> 'SharedPart':
-        """Some of the slots, with a key for each of `count` hypotheses."""
+        """Returns some of the slots, with one key for each of `count` beams."""
         key_BGMK, value_BGMK = self.key_BGMK[:, :, part], self.value_BGMK[:, :, part]
         key_BGKwM = jnp.repeat(key_BGMK.swapaxes(2, 3)[:, :, :, None], count, axis=3)
         value_BGwMK = jnp.repeat(value_BGMK[:, :, None], count, axis=2)
@@ -61,9 +63,9 @@ class KeyCache(NamedTuple):
 
 
 class SharedPart(NamedTuple):
-    """Some slots of `SharedKeys`, each with the key and value of every hypothesis, w.
+    """Some slots of `SharedKeys`, each with the key and value of every beam, w.
 
-    The last axes of either are those that its product with the queries or weights of all hypotheses runs along.
+    The last axes of both arrays are the axes over which matrix products with queries or weights run.
     """
 
     key_BGKwM: Array
@@ -73,32 +75,32 @@ class SharedPart(NamedTuple):
 
 
 class SharedKeys(NamedTuple):
-    """The keys of K hypotheses of each row, which all have read as many tokens.
+    """The keys of K beams per row, all of which have read equally many tokens.
 
-    Slots are cut into parts, so that those that hold nothing yet are not read. `writers_BKM` says whose key each of
-    the hypotheses reads in each slot.
+    Slots are cut into parts, so that parts that are still empty are not read. `writers_BKM` says for each beam and slot
+    which beam's key it reads.
     """
 
     parts: tuple[SharedPart, ...]
     writers_BKM: Array
 
     def go_on_from(self, parents_BK: Array) -> 'SharedKeys':
-        """See `attention.cache.go_on_from`."""
+        """Returns the cache after each beam continues its parent; see `attention.cache.go_on_from`."""
         return self._replace(writers_BKM=jnp.take_along_axis(self.writers_BKM, parents_BK[..., None], axis=1))
 
 
 def pattern_of(spec: CacheSpec) -> Pattern:
-    """The pattern of what is decoded, for `max_length` keys."""
+    """Returns the pattern of the decoded mechanism, for `max_length` keys."""
     return of_kind(OverPattern, spec.mechanism).pattern.for_keys(spec.max_length)
 
 
 def slots_of_spec(spec: CacheSpec) -> Slots:
-    """Which slot keeps which key of what is decoded."""
+    """Returns the assignment of keys to slots for this spec."""
     return slots_of(pattern_of(spec), spec.heads, spec.max_length)
 
 
 def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyCache:
-    """The cache before any token: empty slots for `batch` rows; keys and values in this dtype."""
+    """Returns the cache before any token: empty slots for `batch` rows; keys and values in this dtype."""
     slots = slots_of_spec(spec).count
     keys_BGMK = jnp.zeros((batch, spec.key_heads, slots, spec.width), dtype)
     numbers_BM = jnp.zeros((batch, slots), jnp.int32)
@@ -108,9 +110,9 @@ def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyC
 def decode(
     spec: CacheSpec, cache: KeyCache | SharedKeys, new: NewTokens, terms: LogitTerms
 ) -> tuple[Array, KeyCache | SharedKeys]:
-    """Outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
+    """Returns outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
 
-    Outputs beyond `max_length` are NaN where the cache is no ring.
+    Outputs beyond `max_length` are NaN unless the cache is a ring.
     """
     slots = slots_of_spec(spec)
     added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
@@ -128,10 +130,10 @@ def decode(
 def decode_keys(
     spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Array, KeyCache]:
-    """Float32 outputs [B, n, H, K] of queries that read the cache and the new keys, and the cache with the new keys."""
+    """Returns float32 outputs [B, n, H, K] of queries over the cache and the new keys, and the updated cache."""
     slots = slots_of_spec(spec)
     if query_BnHK.shape[1] == 1:
-        # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
+        # The cache is written before it is read, and read only once, so that a loop over tokens updates it in place.
         cache = jax.lax.optimization_barrier(write(slots, cache, new))
         return read_keys(spec, query_BnHK, new, cache, terms)[0], cache
     if spec.mechanism.form.merges:
@@ -141,7 +143,7 @@ def decode_keys(
 
 
 def with_keys(cache: KeyCache, new: KeyCache) -> KeyCache:
-    """All keys of both side by side."""
+    """Returns the keys of both caches in one."""
     keys = (jnp.concatenate([old, fresh.astype(old.dtype)], 2) for old, fresh in zip(cache[:2], new[:2], strict=True))
     numbers = (jnp.concatenate(both, axis=1) for both in zip(cache[2:], new[2:], strict=True))
     return KeyCache(*keys, *numbers)
@@ -150,9 +152,9 @@ def with_keys(cache: KeyCache, new: KeyCache) -> KeyCache:
 def decode_shared(
     spec: CacheSpec, cache: SharedKeys, query_bnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'b n H K'], SharedKeys]:
-    """As `decode_keys`, of one new token for each hypothesis; b = B rows of K hypotheses each."""
+    """Returns the results of `decode_keys` for one new token per beam; b = B rows of K beams each."""
     if query_bnHK.shape[1] != 1:
-        raise ValueError(f'hypotheses go on by one token each, and {query_bnHK.shape[1]} are given')
+        raise ValueError(f'beams take one new token at a time, and {query_bnHK.shape[1]} are given')
     rows, count, _ = cache.writers_BKM.shape
     own = KeyCache(*(x.reshape(rows, count, *x.shape[1:]) for x in new))
     numbers = own.positions_BM[:, 0], own.segments_BM[:, 0]
@@ -168,13 +170,13 @@ def decode_shared(
 
 
 def bounds(cache: SharedKeys) -> list[slice]:
-    """The slots of each part."""
+    """Returns the slots of each part."""
     ends = list(itertools.accumulate((part.positions_BM.shape[1] for part in cache.parts), initial=0))
     return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
 def within(places_Bn: Array, part: slice) -> Array:
-    """The places of slots in a part, beyond its end for those of other parts."""
+    """Returns the indices of slots within a part, or an index beyond its end for slots of other parts."""
     is_there_Bn = (places_Bn >= part.start) & (places_Bn < part.stop)
     return jnp.where(is_there_Bn, places_Bn - part.start, part.stop - part.start)
 
@@ -182,10 +184,10 @@ def within(places_Bn: Array, part: slice) -> Array:
 def read_shared(
     spec: CacheSpec, query_bHK: Array, new: KeyCache, cache: SharedKeys, terms: LogitTerms
 ) -> Float[Array, 'b 1 H K']:
-    """Float32 outputs of the queries of one token a hypothesis.
+    """Returns float32 outputs of one query per beam.
 
-    All hypotheses of a row are multiplied with the keys of all of them: one product reads each key once. Axes: q the
-    hypothesis that reads, w the one that wrote, h query heads of a key head, x slots of all that wrote.
+    All beams of a row are multiplied with the keys of all of them, so one product reads each key once. Axes: q the beam
+    that reads, w the beam that wrote, h query heads of a key head, x slots of all writers.
     """
     rows, count, slots = cache.writers_BKM.shape
     batch, heads, width = query_bHK.shape
@@ -207,26 +209,26 @@ def read_shared(
 
 
 def is_own(writers_BqM: Array) -> Bool[Array, 'B 1 q 1 w M']:
-    """Whether the key that hypothesis w wrote into a slot is the one that hypothesis q reads."""
+    """Returns whether the key that beam w wrote into a slot is the one that beam q reads."""
     numbers_w = jnp.arange(writers_BqM.shape[1]).reshape(1, 1, 1, 1, -1, 1)
     return writers_BqM[:, None, :, None, None] == numbers_w
 
 
 def of_used(keys: SharedPart, compute: Callable[[], Array]) -> Array:
-    """What is computed of keys; zeros, and nothing is read, where all slots are empty."""
+    """Returns `compute()`, or zeros without reading the keys if all slots are empty."""
     shape = jax.eval_shape(compute)
     return jax.lax.cond((keys.segments_BM != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
 
 
 def scaled(query: Float[Array, '... K'], terms: LogitTerms) -> Float[Array, '... K']:
-    """The queries as they meet keys: times 1 / sqrt(K), but for additive scores."""
+    """Returns the queries times 1 / sqrt(K), or unchanged for additive scores."""
     return query * (1.0 / math.sqrt(query.shape[-1])) if terms.additive is None else query
 
 
 def own_logits(
     vector_HK: Array | None, q_BGqhK: Array, keys: SharedPart, own_B1q1wM: Array
 ) -> Float[Array, 'B G q h M']:
-    """Products of each hypothesis' queries with its own keys, or their additive scores."""
+    """Returns products of each beam's queries with its own keys, or their additive scores."""
     rows, groups, count, _, width = q_BGqhK.shape
     key_BGKx = jax.lax.collapse(keys.key_BGKwM, 3)
     q_BGQK = jax.lax.collapse(q_BGqhK, 2, 4)
@@ -241,7 +243,7 @@ def own_logits(
 
 
 def own_values(weights_BGqhM: Array, keys: SharedPart, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
-    """Sums of each hypothesis' own values."""
+    """Returns weighted sums of each beam's own values."""
     rows, groups, count, *_ = weights_BGqhM.shape
     value_BGxK = jax.lax.collapse(keys.value_BGwMK, 2, 4)
     weights_BGqhwM = jnp.where(own_B1q1wM, weights_BGqhM[..., None, :], 0.0)
@@ -253,7 +255,7 @@ def own_values(weights_BGqhM: Array, keys: SharedPart, own_B1q1wM: Array) -> Flo
 def read_keys(
     spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n'] | None]:
-    """Float32 outputs and log-sum-exp of the queries of tokens `new` over these keys alone."""
+    """Returns float32 outputs and log-sum-exp of the queries of tokens `new` over only these keys."""
     batch, count, heads, width = query_BnHK.shape
     if terms.additive is None:
         q_BnGhK = scaled(query_BnHK, terms).reshape(batch, count, spec.key_heads, -1, width)
@@ -269,7 +271,7 @@ def read_keys(
 
 
 def weigh(spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms) -> Weights:
-    """Weights and log-sum-exp, from the products of queries and keys; positions and segments alone are read of both."""
+    """Returns weights and log-sum-exp from the logits; only positions and segments of `new` and `keys` are read."""
     is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
     is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
     allowed_BhnM = allowed_pairs(spec, new.positions_BM, keys.positions_BM) & is_same_B1nM
@@ -284,28 +286,28 @@ def weigh(spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, te
 def allowed_pairs(
     spec: CacheSpec, query_positions_Bn: Int[Array, 'B n'], key_positions_BM: Int[Array, 'B M']
 ) -> Bool[Array, 'B h n M']:
-    """Which query the pattern lets read which key; h is 1 where heads do not differ."""
+    """Returns which query may read which key by the pattern; h is 1 if all heads have the same pattern."""
     patterns = head_patterns(pattern_of(spec), spec.heads)
     pairs = query_positions_Bn[:, :, None], key_positions_BM[:, None, :]
     return jnp.stack([pattern(*pairs) for pattern in patterns], axis=1)
 
 
 def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """The cache after the new keys were written into their slots; of several keys for one slot the newest stays."""
+    """Returns the cache with the new keys in their slots; of several keys for one slot the newest stays."""
     last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
     is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
-    places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # one beyond the last slot is dropped
+    places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # index `count` is dropped
     return put(places_Bn, cache, new)
 
 
 def put(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """The cache with new keys in these slots; those beyond the last slot are dropped."""
+    """Returns the cache with new keys in these slots; indices beyond the last slot are dropped."""
     keys = (put_rows(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
     return KeyCache(*keys, *(put_last(old, places_Bn, fresh) for old, fresh in zip(cache[2:], new[2:], strict=True)))
 
 
 def put_shared(places_B1: Array, part: SharedPart, new: SharedPart) -> SharedPart:
-    """As `put`, of slots that hypotheses share."""
+    """Returns slots that beams share, with new keys in these slots, like `put`."""
     return SharedPart(
         put_last(part.key_BGKwM, places_B1, new.key_BGKwM),
         put_rows(part.value_BGwMK, places_B1, new.value_BGwMK),
@@ -317,7 +319,7 @@ def put_shared(places_B1: Array, part: SharedPart, new: SharedPart) -> SharedPar
 def put_rows(
     old: Shaped[Array, 'B *axes M K'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n K']
 ) -> Shaped[Array, 'B *axes M K']:
-    """The first with the second at these places along the last axis but one."""
+    """Returns `old` with `fresh` at these indices along the second-last axis."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
     return put_one(old, places_Bn, fresh)
 
@@ -325,6 +327,6 @@ def put_rows(
 def put_last(
     old: Shaped[Array, 'B *axes M'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n']
 ) -> Shaped[Array, 'B *axes M']:
-    """The first with the second at these places along the last axis."""
+    """Returns `old` with `fresh` at these indices along the last axis."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place].set(fresh.astype(old.dtype), mode='drop'))
     return put_one(old, places_Bn, fresh)

@@ -1,4 +1,4 @@
-"""The slots of a decoding cache: each key has one until the last query that reads it, then another key takes it."""
+"""The slots of a decoding cache: a key keeps its slot until its last reader, then another key takes the slot."""
 
 import dataclasses
 import functools
@@ -13,12 +13,12 @@ from efficient_attention.attention.patterns import Pattern, head_patterns
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slots:
-    """Which slot keeps which key: the slots of a ring in turn, or those that tables by the key's position say.
+    """The assignment of keys to slots: in turn (a ring), or by tables over the key's position.
 
     Args:
-        count: of slots.
-        slots_M: the slot of each key, `count` where nobody reads it; None for a ring.
-        next_keys_M: the position of the next key that takes its slot, the largest int32 where there is none.
+        count: number of slots.
+        slots_M: the slot of each key, `count` if no query reads it; None for a ring.
+        next_keys_M: the position of the next key that takes the same slot, the largest int32 if there is none.
     """
 
     count: int
@@ -31,13 +31,13 @@ class Slots:
         return self.slots_M is None
 
     def slot(self, positions: Array) -> Array:
-        """The slot of the key at each position; `count` where it has none."""
+        """Returns the slot of the key at each position; `count` if it has none."""
         if self.slots_M is None:
             return positions % self.count
         return jnp.asarray(self.slots_M).at[positions].get(mode='fill', fill_value=self.count)
 
     def next_key(self, positions: Array) -> Array:
-        """The position of the key that takes over the slot of the key at each position."""
+        """Returns the position of the key that takes over the slot of the key at each position."""
         if self.next_keys_M is None:
             return positions + self.count
         return jnp.asarray(self.next_keys_M).at[positions].get(mode='fill', fill_value=0)
@@ -45,7 +45,7 @@ class Slots:
 
 @functools.lru_cache(maxsize=256)
 def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
-    """The fewest slots that hold every key for as long as any of `heads` heads may read it from a position < length."""
+    """Returns the smallest set of slots that holds every key while any head may read it from a position < length."""
     back = pattern.reach.back
     if back < length:
         return Slots(int(back) + 1)
@@ -63,7 +63,7 @@ def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
 
 
 def last_readers(patterns: list[Pattern], length: int, at_once: int = 256) -> np.ndarray:
-    """int [length]: the last position below `length` from which any of the patterns reads each key; -1 for none.
+    """Returns int [length]: the last position below `length` at which any pattern reads each key; -1 for none.
 
     at_once: queries whose pairs with keys are in memory together.
     """

@@ -1,6 +1,6 @@
-"""Mechanisms that weigh the keys of a pattern by their logits: their class, and the weights of all pairs.
+"""`OverPattern`, the base class of mechanisms that weigh a pattern's keys by their logits, and their dense weights.
 
-Their fast form, some queries at a time, is in serve.py; softmax has others of its own.
+Their fast form, a few queries at a time, is in serve.py; softmax has additional backends.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 Weights = tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]
-Weigh = Callable[[Request, Any, Any], Weights]  # from a request, the dtype of products and their precision
+Weigh = Callable[[Request, Any, Any], Weights]  # of a request, the dtype of products and their precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OverPattern(Mechanism):
     """A distribution over the keys that `pattern` allows, from logits such as q k^T / sqrt(K).
 
     Args:
-        pattern: who may read whom.
+        pattern: which query reads which key.
     """
 
     name = 'logits'
@@ -45,22 +45,22 @@ class OverPattern(Mechanism):
         require(isinstance(self.pattern, Pattern), f'{self.name} pattern', self.pattern, 'a pattern, such as Causal()')
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:  # noqa: ARG002
-        """The weights of the allowed keys, zeros where there are none, and a log-sum-exp where there is one."""
+        """Returns the weights of the allowed keys, zeros for queries without keys, and the log-sum-exp or None."""
         raise NotImplementedError(f'{self.name} has no distribution')
 
     @property
     def is_causal(self) -> bool:
-        """Whether its pattern lets no query read a later key."""
+        """Whether its pattern is causal."""
         return self.pattern.is_causal
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions, unless its pattern allows every pair."""
+        """Requires positions, unless its pattern allows every pair."""
         return Needs(positions=self.pattern.compares_positions)
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """What its pattern says; some place random tiles, or the last global tokens, by the number of keys."""
+        """Reads keys as its pattern says; some patterns place random or last global tiles by the number of keys."""
         return Reads(
             by_distance=self.pattern.goes_by_distance,
             one_band=self.pattern.is_band,
@@ -68,42 +68,42 @@ class OverPattern(Mechanism):
         )
 
     def keys_back(self, length: int) -> int:
-        """How many of `length` positions a causal query reads at most: itself and as far as its pattern reaches."""
+        """Returns the largest number of the last `length` positions that a causal query reads, by its pattern."""
         return int(min(self.pattern.for_keys(length).reach.back + 1, length))
 
     def within(self, pattern: Pattern) -> 'OverPattern':
-        """It over the pairs that both its pattern and this one allow."""
+        """Returns the mechanism over the pairs that both its pattern and `pattern` allow."""
         return dataclasses.replace(self, pattern=self.pattern & pattern)
 
     def everywhere(self) -> 'OverPattern':
-        """It over all pairs, whatever its pattern."""
+        """Returns the mechanism over all pairs, without its pattern."""
         return dataclasses.replace(self, pattern=Full())
 
     def causal_form(self, text: str) -> str:  # noqa: ARG002
-        """The same over its pattern & causal, for error lines."""
+        """Returns the mechanism's text over its pattern & causal, for error messages."""
         return f"'{self.name}(causal & ({pattern_text(self.pattern)}))', which keeps the pairs that look back"
 
     def differs_by_head(self, heads: int) -> bool:
-        """Whether its pattern differs between some of so many heads."""
+        """Returns whether its pattern differs between heads, with `heads` heads in total."""
         return len(head_patterns(self.pattern, heads)) > 1
 
     def check_heads(self, heads: int) -> None:
-        """Raises an InputError where its pattern cannot be split among this number of heads."""
+        """Raises an InputError if its pattern cannot be divided among this number of heads."""
         self.pattern.for_head(0, heads)
 
     def for_layer(self, layer: int) -> 'OverPattern':
-        """It over its pattern for layer number `layer`, which may draw its tiles anew."""
+        """Returns the mechanism with its pattern for layer number `layer`; random tiles differ by layer."""
         pattern = self.pattern.for_layer(layer)
         return self if pattern == self.pattern else dataclasses.replace(self, pattern=pattern)
 
 
 def pattern_of(request: Request) -> Pattern:
-    """The pattern of the request's mechanism, for its number of keys."""
+    """Returns the pattern of the request's mechanism, for its number of keys."""
     return of_kind(OverPattern, request.mechanism).pattern.for_keys(request.keys_of_row)
 
 
 def weights_of(request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
-    """The dense weights and the log-sum-exp where there is one; by default from products in full float32 everywhere."""
+    """Returns the dense weights, and the log-sum-exp or None; by default from products in full float32."""
     logits_BHLM = scaled_logits(request, dtype, precision)
     return of_kind(OverPattern, request.mechanism).distribute(logits_BHLM, allowed_pairs(request))
 
@@ -111,9 +111,9 @@ def weights_of(request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.
 def serve_dense(
     request: Request, weigh: Weigh = weights_of
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """Output in the query's dtype and float32 log-sum-exp, with every option of a request, all rows at once.
+    """Returns output in the query's dtype and float32 log-sum-exp, with every option of a request, for short rows.
 
-    Products are of the input's own dtype, statistics float32. All scores [B, H, L, M] exist together: for short rows.
+    Products are in the input's dtype, statistics in float32. All scores [B, H, L, M] are in memory together.
     """
     dtype = request.query.dtype
     weights_BHLM, lse_BHL = weigh(request, dtype, None)
@@ -122,7 +122,7 @@ def serve_dense(
 
 
 def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
-    """Which query may read which key, from pattern, positions and segments; b and h are 1 where nothing differs."""
+    """Returns which query may read which key by pattern, positions and segments; b and h are 1 if nothing differs."""
     positions = request.positions_in_row
     query_bL1, key_b1M = jnp.asarray(positions.query)[:, :, None], jnp.asarray(positions.key)[:, None, :]
     patterns = head_patterns(pattern_of(request), request.query.shape[2])
@@ -131,7 +131,10 @@ def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
 
 
 def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
-    """q k^T / sqrt(K), or additive scores, + relative term + bias in float32, from products of operands in `dtype`."""
+    """Returns q k^T / sqrt(K), or additive scores, plus relative term and bias, in float32.
+
+    Operands of products are in `dtype`.
+    """
     if request.additive is None:
         logits_BHLM = dot_logits(request.query, request.key, dtype, precision)
     else:
@@ -143,7 +146,7 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
 def dot_logits(
     q_BLHK: Array, k_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> Float[Array, 'B H L M']:
-    """q k^T / sqrt(K) in float32, from products of operands in `dtype`; a key head serves H / G query heads."""
+    """Returns q k^T / sqrt(K) in float32, from operands in `dtype`; H / G query heads share a key head."""
     batch, queries, heads, width = q_BLHK.shape
     groups = k_BMGK.shape[2]
     q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
@@ -153,7 +156,7 @@ def dot_logits(
 
 
 def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Array | None:
-    """The relative term and the bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; None where there is neither."""
+    """Returns the sum of relative term and bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; None without either."""
     bias_bhlm = dense_bias(request)
     if request.relative is None:
         return bias_bhlm
@@ -162,7 +165,7 @@ def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision
 
 
 def dense_bias(request: Request) -> Array | None:
-    """The bias as a float32 array [1 or B, 1 or H, ...] like [B, H, L, M]; a function is evaluated on all positions."""
+    """Returns the bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; functions are evaluated on all positions."""
     bias = request.bias
     if bias is None:
         return None
@@ -176,10 +179,10 @@ def dense_bias(request: Request) -> Array | None:
 def additive_logits(
     query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], vector_HK: Float[Array, 'H K']
 ) -> Float[Array, 'B H L M']:
-    """v tanh(q + k) in float32, unscaled; a key head serves H / G query heads.
+    """Returns v tanh(q + k) in float32, unscaled; H / G query heads share a key head.
 
-    With q = W s and k = U h these are the scores of Bahdanau et al. 2014, arXiv 1409.0473, appendix A.1.2, and of
-    "concat" in Luong et al. 2015, arXiv 1508.04025, equation 8, whose matrix times [h; s] is such a sum.
+    With q = W s and k = U h these are the scores of Bahdanau et al. 2014, arXiv 1409.0473, appendix A.1.2. They also
+    equal "concat" in Luong et al. 2015, arXiv 1508.04025, equation 8, whose matrix times [h; s] is such a sum.
     """
     batch, queries, heads, width = query.shape
     keys, groups = key.shape[1:3]
@@ -192,5 +195,5 @@ def additive_logits(
 
 
 def multiply_adds(_: Mechanism, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: two products over every pair, whatever the pattern; sorting is left out."""
+    """Returns the multiply-adds of one row: two products over every pair, for any pattern; sorting is left out."""
     return 2 * width * length * length * heads

@@ -1,4 +1,4 @@
-"""The room of a mechanism that is a distribution over a pattern's keys: all but its class is shared."""
+"""Builds the implementation of a mechanism that is a distribution over a pattern's keys; only its class is specific."""
 
 from efficient_attention.attention.logits import cache, definition, serve
 from efficient_attention.attention.logits.definition import OverPattern
@@ -6,7 +6,7 @@ from efficient_attention.attention.room import Room
 
 
 def room_over_pattern(kind: type[OverPattern]) -> Room:
-    """The room of this class, which says how logits are distributed."""
+    """Returns the implementation of this class, whose `distribute` turns logits into weights."""
     return Room(
         kind=kind,
         weights=definition.weights_of,

@@ -1,4 +1,4 @@
-"""The fast form of what needs a query's logits together: dense, some queries at a time where all pairs are too many."""
+"""The fast form of mechanisms over a pattern: dense scores, for a few queries at a time if all pairs are too many."""
 
 import dataclasses
 import functools
@@ -17,16 +17,16 @@ from efficient_attention.attention.room import Result
 
 
 def serve(request: Request, weigh: Weigh = weights_of) -> Result:
-    """Output and log-sum-exp, if there is one, by the weights of `weigh`, with every option of a request."""
+    """Returns output and log-sum-exp or None by the weights of `weigh`, with every option of a request."""
     return by_queries(request, functools.partial(serve_dense, weigh=weigh))
 
 
-# Bytes of float32 scores that may exist at once: 32 rows of 8 heads and 1,024 keys leave 64 queries a part.
+# Bytes of float32 scores in memory at once: with 32 rows of 8 heads and 1,024 keys this allows 64 queries per part.
 PART_BYTES = 64 * 2**20
 
 
 def by_queries(request: Request, compute: Callable[[Request], Result]) -> Result:
-    """What `compute` gives for the request, from parts of its queries where all of them have too many scores."""
+    """Returns `compute(request)`, computed in parts of its queries if all queries have too many scores."""
     queries, size = request.query.shape[1], queries_at_once(request)
     if size >= queries:
         return compute(request)
@@ -43,14 +43,14 @@ def by_queries(request: Request, compute: Callable[[Request], Result]) -> Result
 
 
 def queries_at_once(request: Request) -> int:
-    """How many queries have at most `PART_BYTES` of scores, additive ones times K; at least 1."""
+    """Returns how many queries have at most `PART_BYTES` of scores (additive ones times K); at least 1."""
     batch, _, heads, width = request.query.shape
     numbers = batch * heads * request.key.shape[1] * (1 if request.additive is None else width)
     return max(1, PART_BYTES // (4 * numbers))
 
 
 def of_queries(request: Request) -> dict[str, tuple[Any, int]]:
-    """The arrays of a request that differ by query, by name, each with the axis of its queries."""
+    """Returns the arrays of a request that have a query axis, by name, each with that axis."""
     found: dict[str, tuple[Any, int]] = {'query': (request.query, 1), 'positions': (request.positions.query, 1)}
     if request.segments is not None:
         found['segments'] = request.segments.query, 1
@@ -64,7 +64,7 @@ def of_queries(request: Request) -> dict[str, tuple[Any, int]]:
 
 
 def cut(x: Any, axis: int, parts: int, size: int) -> Shaped[Array, '...']:
-    """The array in parts of `size` along an axis, [parts, ...]; copies of the last entry fill the last part."""
+    """Returns the array in parts of `size` along an axis, [parts, ...]; copies of the last entry fill the last part."""
     x = jnp.asarray(x)
     missing = parts * size - x.shape[axis]
     x = jnp.pad(x, [(0, missing if number == axis else 0) for number in range(x.ndim)], mode='edge')
@@ -72,13 +72,13 @@ def cut(x: Any, axis: int, parts: int, size: int) -> Shaped[Array, '...']:
 
 
 def joined(parts: Shaped[Array, '...'], axis: int, queries: int) -> Shaped[Array, '...']:
-    """The parts [parts, ...] one after another along an axis, without what filled the last one."""
+    """Returns the parts [parts, ...] joined along an axis, without the entries that fill the last part."""
     x = jax.lax.collapse(jnp.moveaxis(parts, 0, axis), axis, axis + 2)
     return jax.lax.slice_in_dim(x, 0, queries, axis=axis)
 
 
 def request_of_part(request: Request, start: Any, part: dict[str, Array]) -> Request:
-    """The request for the queries from number `start` on, whose arrays these are."""
+    """Returns the request for the queries from index `start` on, with their arrays."""
     place = request.place or Place(
         request.keys_of_row, Sides(np.int32(0), np.int32(0)), Sides(np.int32(0), np.int32(0))
     )

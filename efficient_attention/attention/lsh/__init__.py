@@ -1,4 +1,4 @@
-"""LSH attention, the Reformer's (Kitaev et al. 2020, arXiv 2001.04451)."""
+"""LSH attention of the Reformer (Kitaev et al. 2020, arXiv 2001.04451)."""
 
 from efficient_attention.attention.lsh import definition, serve
 from efficient_attention.attention.room import Room

@@ -1,20 +1,19 @@
-"""LSH attention defined: its options, who reads whom, and the weights as a dense matrix.
+"""LSH attention defined: its options, which query reads which key, and the weights as a dense matrix.
 
 Source: Kitaev et al. 2020, arXiv 2001.04451 (Reformer), section 2, and the released code where it differs.
 
-Queries and keys are one array (shared QK): the key is the unit vector k = q / |q|, the logits are q . k, without
+Queries and keys are one array (shared QK). The key is the unit vector k = q / |q|, and the logits are q . k without
 another factor. (`Softmax` on keys sqrt(K) q / |q| has the same logits.) `request.key` is therefore never read. A token
-reads itself only where it may read nothing else: the logit of a position with itself is -1e5.
+reads itself only if it may read nothing else, because the logit of a position with itself is -1e5.
 
 In each of T rounds the positions of a row are sorted by (segment, bucket, position) and cut into n chunks of S =
-`bucket_size`. A query reads its own chunk and the one before it; the first
-chunk's predecessor is the last chunk of the same round. Masks are then applied pair by pair, so that nothing outside
-the segment, and no padding, is ever read. Sorting by segment first gives packed segments chunks of their own: sorted by
-bucket alone, most of a chunk would be keys that its queries may not read. Padding sorts behind everything else.
-`hashing.py` has the buckets, `rounds.py` the order.
+`bucket_size`. A query reads its chunk and the chunk before it; for the first chunk that is the last chunk of the same
+round. Masks are then applied pair by pair, so no key outside the segment and no padding is ever read. Sorting by
+segment first gives each packed segment separate chunks; sorted by bucket only, most of a chunk would be keys that its
+queries may not read. Padding comes last. `hashing.py` computes the buckets, `rounds.py` the order.
 
-The weights are those of one softmax over the keys of all rounds together, in which a pair that two rounds found counts
-twice unless `deduplicate` is set.
+The weights are one softmax over the keys of all rounds together. A pair that two rounds found counts twice unless
+`deduplicate` is set.
 """
 
 import dataclasses
@@ -32,13 +31,13 @@ from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
-SELF_LOGIT = -1e5  # of a position with itself; trax's value
-SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
+SELF_LOGIT = -1e5  # logit of a position with itself, as in trax
+SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros gives a key of zeros
 
 
 @dataclasses.dataclass(frozen=True)
 class LSH(Mechanism):
-    """Softmax attention over the pairs that fall into one chunk of a sort by angular hash, in one of several rounds.
+    """Softmax attention over the pairs that share a chunk after a sort by angular hash, in one of several rounds.
 
     The key is the unit vector of the query (shared QK), so `attend` takes query and key as the same array. Defaults
     follow the paper's released code rather than the paper: a query also reads keys of neighbouring buckets inside its
@@ -47,19 +46,19 @@ class LSH(Mechanism):
     Args:
         bucket_size: positions in a chunk of the sorted order; a query reads its own and the previous chunk.
         rounds: independent hashes, T.
-        buckets: hash values a round, an even number; 0 = 2 x max(1, L // bucket_size). Above 128 two hashes are
-            combined, into a product of two even numbers of at most this.
+        buckets: hash values per round, an even number; 0 = 2 x max(1, L // bucket_size). Above 128 two hashes are
+            combined, into a product of two even numbers that is at most `buckets`.
         causal: k <= q.
-        within_buckets: read keys of the query's own bucket alone (the paper's definition).
+        within_buckets: read only keys of the query's own bucket (the paper's definition).
         deduplicate: count a pair once however many rounds found it (the paper's N term).
         sequential: compute the rounds one after another, so that temporary memory hardly grows with T.
     """
 
     name = 'lsh'
     needs = Needs(shared_qk=True)  # a key is the unit vector of its query
-    form = Form(why_no_decoding='which keys a query meets depends on the tokens after it')
-    reads = Reads(by_length=True)  # the numbers of chunks and of buckets follow from it
-    draws = Draws(always=True, for_all_heads=True)  # the rotations that hash, of all heads together
+    form = Form(why_no_decoding='which keys a query reads depends on the tokens after it')
+    reads = Reads(by_length=True)  # the length decides the numbers of chunks and buckets
+    draws = Draws(always=True, for_all_heads=True)  # one sample has the rotations of all heads
 
     bucket_size: int = 64
     rounds: int = 4
@@ -84,10 +83,11 @@ class LSH(Mechanism):
 
 
 def make_layout(request: Request) -> Layout:
-    """The static part of a request that LSH attention serves.
+    """Returns the static options and sizes of an LSH request.
 
     Raises:
-        NotImplementedError: another mechanism, a bias, key heads or lengths or positions unlike the queries'.
+        NotImplementedError: another mechanism, a bias, grouped heads, or keys whose length, positions or segments
+            differ from the queries'.
     """
     mechanism = of_kind(LSH, request.mechanism)
     queries, keys, heads, groups = (x.shape[axis] for axis in (1, 2) for x in (request.query, request.key))
@@ -100,13 +100,13 @@ def make_layout(request: Request) -> Layout:
     for name, sides in (('positions', request.positions), ('segments', request.segments)):
         if sides is not None and not same_values(*sides):
             raise lack(
-                'lsh', f'{name} of keys that are not those of queries; pass one array as query_{name} and key_{name}'
+                'lsh', f'support for key {name} unlike the query {name}; pass one array as query_{name} and key_{name}'
             )
     return lay_out(mechanism, queries, request.dropout.rate if request.dropout else 0.0)
 
 
 def lay_out(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> Layout:
-    """The options and sizes of calls with rows of `length` positions."""
+    """Returns the static options and sizes for rows of `length` positions."""
     return Layout(
         length=length,
         size=min(mechanism.bucket_size, length),
@@ -121,17 +121,17 @@ def lay_out(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> Layout:
 
 
 def unit_keys(q: Float[Array, '*batch K']) -> Float[Array, '*batch K']:
-    """q / |q| in float32: the keys of shared-QK attention."""
+    """Returns q / |q| in float32: the keys of shared-QK attention."""
     return q.astype(jnp.float32) * key_scale(q)[..., None]
 
 
 def key_scale(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
-    """1 / |q| in float32, finite for zeros."""
+    """Returns 1 / |q| in float32, finite for zeros."""
     return jax.lax.rsqrt(jnp.square(q.astype(jnp.float32)).sum(axis=-1) + SMALLEST_SQUARE)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:
-    """The dense definition: weights over the keys of all rounds before dropout, rows summing to 1 or 0; log-sum-exp."""
+    """Returns the dense weights over the keys of all rounds before dropout, and the log-sum-exp; rows sum to 1 or 0."""
     layout = make_layout(request)
     q_BHLK = request.query.astype(jnp.float32).swapaxes(1, 2)
     logits_BHLM = jnp.einsum('BHLK,BHMK->BHLM', q_BHLK, unit_keys(q_BHLK), precision=jax.lax.Precision.HIGHEST)
@@ -141,7 +141,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B 
 
 
 def times_found(request: Request, layout: Layout) -> Int[Array, 'B H L M']:
-    """By how many rounds each pair is found, at most 1 where pairs are counted once."""
+    """Returns how many rounds found each pair; at most 1 if `deduplicate` is set."""
     rounds, buckets_BHTL = make_rounds(request, layout)
     chunks_BHTL = rounds.slots_BHTL // jnp.int32(layout.size)
     steps_back_BHTLM = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunks
@@ -153,15 +153,15 @@ def times_found(request: Request, layout: Layout) -> Int[Array, 'B H L M']:
 
 
 def is_allowed(request: Request, layout: Layout) -> Bool[Array, 'b 1 #L #M']:
-    """Whether each key is in the query's segment and, where attention is causal, does not come after the query."""
+    """Returns whether each key is in the query's segment and, if causal, not after the query."""
     allowed_b1LM = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
 
 
 def multiply_adds(mechanism: LSH, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: in each round the hash, and two products over the pairs of each chunk.
+    """Returns the multiply-adds of one row: per round, the hash, and two products over the pairs of each chunk.
 
-    A chunk reads itself and the one before; slots that fill up the last chunk count as positions.
+    A chunk reads itself and the chunk before it; padding slots of the last chunk count as positions.
     """
     layout = lay_out(mechanism, length)
     hashes = length * sum(factor // 2 for factor in bucket_factors(layout.buckets))

@@ -1,4 +1,4 @@
-"""The backward pass of LSH attention: the weights are computed again from the merged sums, step by step.
+"""The backward pass of LSH attention, which recomputes the weights step by step from the merged softmax sums.
 
 Axes as in `rounds.py`.
 """
@@ -18,10 +18,10 @@ from efficient_attention.attention.lsh.windows import ChunkWindow, LSHMaskInputs
 
 
 class ByQuery(NamedTuple):
-    """What the backward pass needs of each query."""
+    """Arrays by query that the backward pass reads."""
 
     dout_BHLK: Array
-    statistics_BHL3: Array  # float32: maximum, 1 / total, and sum of dout * out less the gradient of the log-sum-exp
+    statistics_BHL3: Array  # float32: maximum, 1 / total, and sum of dout * out minus the log-sum-exp's gradient
 
 
 class Gradients(NamedTuple):
@@ -33,7 +33,7 @@ class Gradients(NamedTuple):
 
 
 class SlotGradients(NamedTuple):
-    """The same by slot; those of keys and values also have the chunk in front of the first."""
+    """float32 gradients by slot; keys and values also have the chunk in front of the first one."""
 
     dq_BHTnSK: Array
     dk_BHTcSK: Array
@@ -43,7 +43,10 @@ class SlotGradients(NamedTuple):
 def all_gradients(
     layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: ByQuery
 ) -> Gradients:
-    """The gradients summed over all rounds; a key is still a vector of its own there, not the query's unit vector."""
+    """Returns the gradients summed over all rounds.
+
+    The gradient of the unit-vector keys is separate; the caller passes it on to the queries.
+    """
     likes = rows.q_BHLK, rows.q_BHLK, rows.v_BHLK
     return over_rounds(
         lambda some_rounds: round_gradients(layout, rows, some_rounds, mask_inputs, by_query),
@@ -57,7 +60,7 @@ def all_gradients(
 def round_gradients(
     layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: ByQuery
 ) -> Gradients:
-    """The gradients summed over the given rounds."""
+    """Returns the gradients summed over the given rounds."""
 
     def step(window: ChunkWindow, buffers: SlotGradients) -> SlotGradients:
         dq_BHTgSK, dk_BHTgmK, dv_BHTgmK = window_gradients(rows, by_query, window, layout)
@@ -82,7 +85,7 @@ def round_gradients(
 def window_gradients(
     rows: RowVectors, by_query: ByQuery, window: ChunkWindow, layout: Layout
 ) -> tuple[Float[Array, 'B H T g S K'], Float[Array, 'B H T g m K'], Float[Array, 'B H T g m K']]:
-    """float32 gradients of a window's queries, and of the keys and values that they read."""
+    """Returns float32 gradients of a window's queries, and of the keys and values that they read."""
     vectors = window_vectors(rows, window, layout)
     dout_BHTgSK = at_queries(by_query.dout_BHLK, window, layout)
     statistics_BHTgS3 = at_queries(by_query.statistics_BHL3, window, layout)
@@ -101,7 +104,7 @@ def window_gradients(
 
 
 def apart(x_BHTgmK: Float[Array, 'B H T g m K'], layout: Layout) -> Float[Array, 'B H T c S K']:
-    """What g chunks read, added up by the chunks that it came from; the transpose of `with_previous`."""
+    """Returns key or value gradients of g windows, summed by the keys' chunk; the transpose of `with_previous`."""
     if not layout.before:
         return x_BHTgmK
     previous_BHTgSK, current_BHTgSK = jnp.split(x_BHTgmK, 2, axis=4)
@@ -111,7 +114,10 @@ def apart(x_BHTgmK: Float[Array, 'B H T g m K'], layout: Layout) -> Float[Array,
 
 
 def sum_by_position(x_BHTcSK: Array, layout: Layout, rounds: Rounds, before: int) -> Float[Array, 'B H L K']:
-    """Chunks, `before` of which stand in front of the first, in the order of positions and summed over the rounds."""
-    if before:  # what stands before the first chunk belongs to the last one
+    """Returns an array of chunks in the order of positions, summed over the rounds.
+
+    `before` chunks stand in front of the first chunk.
+    """
+    if before:  # the extra chunk in front of the first one is a copy of the last chunk
         x_BHTcSK = add(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunks)))
     return add_up([by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in axis_numbers(rounds)])

@@ -1,6 +1,6 @@
-"""Angular hashing: the bucket of each query in each round, by its nearest of random directions.
+"""Angular hashing: the bucket of each query in each round is the nearest of a set of random directions.
 
-Axes: b random directions of a rotation; each stands for two buckets, x and -x.
+Axes: b random directions of a rotation; each direction x stands for two buckets, x and -x.
 """
 
 import math
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention, so two are combined
-HASHED_AT_ONCE = 4096  # positions
+MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention, so two rotations are combined
+HASHED_AT_ONCE = 4096  # positions hashed together
 
 
 def bucket_factors(buckets: int) -> tuple[int, ...]:
-    """The even numbers of buckets whose product replaces `buckets`: itself up to 128, else two near its square root.
+    """Returns the even factors of the number of buckets: `buckets` itself up to 128, else two near its square root.
 
-    The product is at most `buckets` and may lie below it: 130 gives 16 x 8.
+    The product of the factors is at most `buckets` and may be smaller: 130 gives 16 x 8.
     """
     if buckets <= MOST_BUCKETS:
         return (buckets,)
@@ -26,7 +26,10 @@ def bucket_factors(buckets: int) -> tuple[int, ...]:
 
 
 def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int) -> list[Float[Array, 'H K T _']]:
-    """Gaussian directions [H, K, T, b] for each factor of the number of buckets, b half of it; all rows share them."""
+    """Returns sampled Gaussian directions [H, K, T, b] for each factor of the number of buckets; all rows share them.
+
+    b is half of the factor.
+    """
     factors = bucket_factors(buckets)
     return [
         jax.random.normal(key, (heads, width, rounds, factor // 2), jnp.float32)
@@ -37,11 +40,11 @@ def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int
 def hash_buckets(
     q_BLHK: Float[Array, 'B L H K'], rotations_HKTb: list[Float[Array, 'H K T _']], at_once: int = HASHED_AT_ONCE
 ) -> Int[Array, 'B H T L']:
-    """The bucket of each query in each round: argmax [x R; -x R], in mixed radix where there are several R.
+    """Returns the bucket of each query in each round: argmax [x R; -x R], in mixed radix if there are several R.
 
     Vectors at a small angle share a bucket more often than others (Andoni et al. 2015, arXiv 1509.02897). The number of
-    directions grows with the length, so the projections of all positions would grow faster than it: `at_once` positions
-    are hashed together.
+    directions grows with the length, so the memory of all projections would grow faster than the length. Only `at_once`
+    positions are therefore hashed together.
     """
     length = q_BLHK.shape[1]
     if length <= at_once:
@@ -54,7 +57,7 @@ def hash_buckets(
 
 
 def hash_block(q_BLHK: Float[Array, 'B L H K'], rotations_HKTb: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
-    """`hash_buckets` of all positions at once."""
+    """Returns `hash_buckets` of all positions at once."""
     buckets_BHTL, base = None, 1
     x_BLHK = jax.lax.stop_gradient(q_BLHK).astype(jnp.float32)
     for rotation_HKTb in rotations_HKTb:
@@ -67,10 +70,10 @@ def hash_block(q_BLHK: Float[Array, 'B L H K'], rotations_HKTb: list[Float[Array
 
 
 def strongest_direction(projected_BHTbL: Array) -> Int[Array, 'B H T L']:
-    """argmax over [x, -x] along axis b; two plain reductions, which a CPU vectorises as it does not argmax."""
+    """Returns argmax over [x, -x] along axis b, as two plain reductions, which a CPU vectorises unlike argmax."""
     count = projected_BHTbL.shape[-2]
     largest_BHT1L = jnp.abs(projected_BHTbL).max(axis=-2, keepdims=True)
     numbers_BHTbL = jax.lax.broadcasted_iota(jnp.int32, projected_BHTbL.shape, projected_BHTbL.ndim - 2)
-    # Where neither side is the largest, as with NaN, the last number: it never leaves the range.
+    # If neither side is the largest, as with NaN, the last bucket is returned, so buckets stay in range.
     mirrored_BHTbL = jnp.where(-projected_BHTbL == largest_BHT1L, numbers_BHTbL + count, 2 * count - 1)
     return jnp.where(projected_BHTbL == largest_BHT1L, numbers_BHTbL, mirrored_BHTbL).min(axis=-2)

@@ -1,8 +1,8 @@
 """The rounds of LSH attention: the positions of each row sorted by segment and bucket, in chunks of one size.
 
-Axes of this folder's files, beside the package's: n chunks of a round, of S slots each, and s = n S slots; g chunks
-that a step computes and c chunks that it holds, those g and the one before them; m keys that a chunk reads, its own S
-and those of the chunk before.
+Axes of this folder's files, besides the package's: n chunks of a round, of S slots each, and s = n S slots; g chunks
+that a step computes; c chunks that a step reads, those g and the one before them; m keys that a chunk reads, its own S
+and the S keys of the chunk before.
 """
 
 import dataclasses
@@ -17,20 +17,20 @@ from efficient_attention.attention.lsh.hashing import draw_rotations, hash_bucke
 from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take
 from efficient_attention.attention.request import Request
 
-NO_RUN = -1  # the run of slots without a token
+NO_RUN = -1  # the run number of slots without a token
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What is static about a call: the options of its `LSH` (see there) and the sizes that follow from the length.
+    """The static part of a call: the options of its `LSH` (documented there) and the sizes that follow from the length.
 
     Args:
         length: L, positions of a row.
         size: slots of a chunk, S.
         rounds: T.
-        buckets: asked for in a round; hashing may lower it to a product of two numbers.
+        buckets: requested number per round; hashing may lower it to a product of two numbers.
         causal: as in `LSH`, like the three after it.
-        dropout_rate: probability in [0, 1) to drop a weight.
+        dropout_rate: probability in [0, 1) of dropping a weight.
     """
 
     length: int
@@ -45,26 +45,26 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Chunks of a round, n."""
+        """The number of chunks of a round, n."""
         return -(-self.length // self.size)
 
     @property
     def before(self) -> int:
-        """Chunks before its own that a query reads: 1, or 0 where there is one chunk alone."""
+        """The number of chunks before its own that a query reads: 1, or 0 if there is only one chunk."""
         return int(self.chunks > 1)
 
 
 class Rounds(NamedTuple):
-    """The sorted order of some rounds. Slots behind the last position hold it once more and belong to no run."""
+    """The sorted order of some rounds. Slots after the last position repeat it and belong to no run."""
 
     numbers_T: Array
     order_BHTs: Array  # the position in each slot
     slots_BHTL: Array  # the slot of each position
-    runs_BHTs: Array | None  # equal where a pair is allowed by segment (and bucket), NO_RUN where there is no token
+    runs_BHTs: Array | None  # pairs of equal numbers are allowed; NO_RUN without a token; None: all allowed
 
 
 def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B H T L']]:
-    """The order of all rounds, and the buckets; rotations are drawn from `request.rng`."""
+    """Returns the order of all rounds, and the buckets; rotations are sampled from `request.rng`."""
     assert request.rng is not None
     _, _, heads, width = request.query.shape
     segments_BL = None if request.segments is None else request.segments.query
@@ -74,7 +74,7 @@ def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B
         buckets_BHTL = hash_buckets(request.query, [rotation_HKb[:, :, None] for rotation_HKb in rotations_HKb])
         return sort_round(number[None], buckets_BHTL, segments_BL, layout), buckets_BHTL
 
-    # One round after another, so that the projections of one alone exist.
+    # One round after another, so that only one round's projections are in memory.
     numbers_T = jnp.arange(layout.rounds, dtype=jnp.int32)
     rotations_THKb = [jnp.moveaxis(rotation_HKTb, 2, 0) for rotation_HKTb in rotations_HKTb]
     by_round = jax.lax.map(lambda numbered: one_round(*numbered), (numbers_T, rotations_THKb))
@@ -82,7 +82,7 @@ def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B
 
 
 def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None, layout: Layout) -> Rounds:
-    """The positions of each row by (segment, bucket, position), padding last."""
+    """Returns the positions of each row sorted by (segment, bucket, position), with padding last."""
     order_BHTL, runs_BHTL = stable_order(buckets_BHTL, layout.buckets), None
     if segments_BL is not None:
         ranks_BHTL = jnp.broadcast_to(segment_ranks(segments_BL)[:, None, None], order_BHTL.shape)
@@ -100,7 +100,7 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
 
 
 def bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: Layout) -> Int[Array, 'B H T L']:
-    """Numbers that rise where the sorted bucket or segment changes; NO_RUN for padding, whose rank is L."""
+    """Returns run numbers that rise where the sorted bucket or segment changes; NO_RUN for padding, whose rank is L."""
     is_new_BHTL = jnp.diff(buckets_BHTL, axis=-1, prepend=buckets_BHTL[..., :1]) != 0
     if ranks_BHTL is not None:
         is_new_BHTL |= jnp.diff(ranks_BHTL, axis=-1, prepend=ranks_BHTL[..., :1]) != 0

@@ -1,4 +1,4 @@
-"""The logits of a window of chunks, which of its pairs are forbidden, and which weights dropout keeps.
+"""The logits of a window of chunks, the mask of forbidden pairs, and the dropout of weights.
 
 Axes as in `rounds.py`.
 """
@@ -16,13 +16,13 @@ from efficient_attention.attention.lsh.rounds import NO_RUN, Layout
 from efficient_attention.attention.lsh.windows import ChunkWindow, WindowVectors
 from efficient_attention.attention.weights import MASKED
 
-NO_KEY_RUN = -2  # unlike NO_RUN, so that queries and keys that are no tokens do not match
+NO_KEY_RUN = -2  # differs from NO_RUN, so that padding queries and padding keys do not match
 
 
 def scores(
     vectors: WindowVectors, window: ChunkWindow, layout: Layout
 ) -> tuple[Float[Array, 'B H T g S m'], Bool[Array, 'B H T g S m']]:
-    """float32 logits, MASKED where forbidden, and which of them are of a position with itself."""
+    """Returns float32 logits, MASKED where forbidden, and whether each is a position's logit with itself."""
     logits_BHTgSm = float32_product('...SK,...mK->...Sm', vectors.q_BHTgSK, vectors.k_BHTgmK)
     is_self_BHTgSm = compare_pairs(jnp.equal, window.queries.places, window.keys.places)
     logits_BHTgSm = jnp.where(is_self_BHTgSm, SELF_LOGIT, logits_BHTgSm)
@@ -33,7 +33,7 @@ def scores(
 
 
 def float32_product(equation: str, left: Float[Array, '...'], right: Float[Array, '...']) -> Float[Array, '...']:
-    """The einsum of `left`, rounded to the dtype of `right`, with `right`, its sums in float32."""
+    """Returns the einsum of `left`, rounded to the dtype of `right`, with `right`; sums are in float32."""
     dtype = right.dtype
     return jnp.einsum(equation, left.astype(dtype), right, preferred_element_type=jnp.float32)
 
@@ -41,12 +41,16 @@ def float32_product(equation: str, left: Float[Array, '...'], right: Float[Array
 def compare_pairs(
     compare: Callable[[Array, Array], Array], query: Int[Array, 'B H T g S'], key: Int[Array, 'B H T g m']
 ) -> Bool[Array, 'B H T g S m']:
-    """A comparison of every query with every key that its chunk reads."""
+    """Returns a comparison of every query with every key that its chunk reads."""
     return compare(query[..., :, None], key[..., None, :])
 
 
 def forbidden_pairs(window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g S m'] | None:
-    """Pairs of unlike segment (or bucket), later keys where causal, pairs of earlier rounds if asked; None if none."""
+    """Returns which pairs are forbidden; None if no pair is.
+
+    Forbidden are pairs of different segments (or buckets), later keys if causal, and with `deduplicate` pairs that an
+    earlier round found.
+    """
     queries, keys, masks = window.queries, window.keys, []
     if queries.runs is not None and keys.runs is not None:
         key_runs_BHTgm = jnp.where(keys.runs == NO_RUN, NO_KEY_RUN, keys.runs)
@@ -62,7 +66,7 @@ def forbidden_pairs(window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g
 
 
 def found_earlier(number: int, window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g S m']:
-    """The pairs of later rounds than round `number` that this round holds as well."""
+    """Returns which pairs of rounds after round `number` that round holds as well."""
     assert window.queries.chunks is not None and window.keys.chunks is not None
     query_chunks_BHTgS, key_chunks_BHTgm = window.queries.chunks[..., number], window.keys.chunks[..., number]
     is_later_T11 = (number < window.numbers_T)[:, None, None]
@@ -79,12 +83,15 @@ def found_earlier(number: int, window: ChunkWindow, layout: Layout) -> Bool[Arra
 
 
 def drop(weights_BHTgSm: Array, factor_BHTgSm: Array | None) -> Float[Array, 'B H T g S m']:
-    """Weights, or their gradients, times the factor of dropout, if there is one."""
+    """Returns weights, or their gradients, times the dropout factor; unchanged if the factor is None."""
     return weights_BHTgSm if factor_BHTgSm is None else weights_BHTgSm * factor_BHTgSm
 
 
 def dropout_factor(window: ChunkWindow, layout: Layout) -> Float[Array, 'B H T g S m'] | None:
-    """0 or 1 / (1 - rate) for each pair, the same in all rounds; the bits of `dropout.keep_mask`. None without."""
+    """Returns 0 or 1 / (1 - rate) for each pair, the same in all rounds; None without dropout.
+
+    The bits are those of `dropout.keep_mask`.
+    """
     if window.seeds_BH is None:
         return None
     bits_BHTgS = fold_index(window.seeds_BH[:, :, None, None, None], window.queries.places)

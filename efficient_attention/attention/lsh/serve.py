@@ -1,10 +1,10 @@
-"""LSH attention in time and memory linear in the length; `definition.py` says what it computes.
+"""LSH attention in time and memory linear in the length; `definition.py` defines its result.
 
-The loops visit a few neighbouring chunks of the sorted order at a time: they gather the vectors of those and of the
-chunk before, take a softmax over both, and keep each round's sums apart from its maximum until the rounds are merged.
-The backward loop recomputes the weights from the merged maximum and total, as FlashAttention does (Dao et al. 2022,
-arXiv 2205.14135): nothing of size L x chunk is stored, and no round waits for another. Results go back into the order
-of positions by gathering, never by scattering sums: the same inputs give the same bits.
+The loops read a few neighbouring chunks of the sorted order at a time. They gather the vectors of those chunks and of
+the chunk before, and take a softmax over both. Each round's sums stay relative to its maximum until the rounds are
+merged. The backward loop recomputes the weights from the merged maximum and total, as FlashAttention does (Dao et al.
+2022, arXiv 2205.14135): nothing of size L x chunk is stored, and rounds do not depend on each other. Results return to
+the order of positions by gathering, never by scattering sums, so the same inputs give the same bits.
 """
 
 import functools
@@ -25,7 +25,10 @@ from efficient_attention.attention.weights import MASKED
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """LSH attention with segments, positions and dropout; no bias, no grouped heads, no cross attention."""
+    """Returns the output of LSH attention and its log-sum-exp, with segments, positions and dropout.
+
+    Bias, grouped heads and cross-attention raise NotImplementedError.
+    """
     layout = make_layout(request)
     rounds, buckets_BHTL = make_rounds(request, layout)
     mask_inputs = make_mask_inputs(request, layout, rounds, buckets_BHTL)
@@ -38,26 +41,26 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
 def attend_rounds(
     layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
 ) -> tuple[Float[Array, 'B H L K'], Float[Array, 'B H L']]:
-    """Output in the query's dtype and log-sum-exp over all rounds."""
+    """Returns the output in the query's dtype and the log-sum-exp over all rounds."""
     return forward(layout, q_BHLK, v_BHLK, rounds, mask_inputs)[0]
 
 
 def forward(
     layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
 ) -> tuple[Any, Any]:
-    """`attend_rounds`, and what its backward pass needs."""
+    """Returns the results of `attend_rounds`, and the values saved for its backward pass."""
     sums = all_sums(layout, make_row_vectors(q_BHLK, v_BHLK), rounds, mask_inputs)
     has_key_BHL = sums.total > 0.0
     total_BHL = jnp.where(has_key_BHL, sums.total, 1.0)
     out_BHLK = (sums.out / total_BHL[..., None]).astype(q_BHLK.dtype)
     lse_BHL = jnp.where(has_key_BHL, sums.maximum + jnp.log(total_BHL), MASKED)
-    # Not the log-sum-exp: rounded near -1e5, of a token that reads itself alone, it would be off by 0.4 %.
+    # The log-sum-exp is not saved: for a token that reads only itself it is near -1e5, and rounding gives 0.4 % error.
     statistics = jnp.where(has_key_BHL, sums.maximum, 0.0), 1.0 / total_BHL
     return (out_BHLK, lse_BHL), (q_BHLK, v_BHLK, rounds, mask_inputs, out_BHLK, statistics)
 
 
 def backward(layout: Layout, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Array, Array, None, None]:
-    """Gradients of q and v, in their dtypes."""
+    """Returns the gradients of q and v, in their dtypes."""
     q_BHLK, v_BHLK, rounds, mask_inputs, out_BHLK, (maximum_BHL, per_total_BHL) = kept
     dout_BHLK, dlse_BHL = cotangents
     delta_BHL = (dout_BHLK.astype(jnp.float32) * out_BHLK.astype(jnp.float32)).sum(axis=-1) - dlse_BHL

@@ -1,4 +1,4 @@
-"""Stable sorting of small whole numbers along the last axis, and moving arrays into a sorted order and back."""
+"""Stable sorts of small integers along the last axis, and moves of arrays into a sorted order and back."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ from jaxtyping import Int, Shaped
 
 
 def stable_order(numbers: Int[Array, '*rows L'], bound: int) -> Int[Array, '*rows L']:
-    """The permutation that sorts whole numbers in [0, bound) along the last axis, equal ones by place.
+    """Returns the permutation that sorts integers in [0, bound) along the last axis; equal ones keep their order.
 
-    Sorting numbers that carry their place is several times faster than sorting pairs, and takes half the memory; where
-    both do not fit into 32 bits, digit by digit.
+    Each integer is combined with its index into one number. Sorting these is several times faster than sorting pairs
+    and takes half the memory. If both do not fit into 32 bits, the sort goes digit by digit.
     """
     length = numbers.shape[-1]
     base, weight = 2**32 // length, 1
@@ -29,7 +29,7 @@ def stable_order(numbers: Int[Array, '*rows L'], bound: int) -> Int[Array, '*row
 
 
 def segment_ranks(segments_BL: Array) -> Int[Array, 'B L']:
-    """0, 1, ... in the order of a row's segment numbers, and L for padding."""
+    """Returns ranks 0, 1, ... in the order of a row's segment numbers, and L for padding."""
     length = segments_BL.shape[1]
     order_BL = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
     sorted_BL = take(segments_BL, order_BL)
@@ -38,7 +38,7 @@ def segment_ranks(segments_BL: Array) -> Int[Array, 'B L']:
 
 
 def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
-    """The inverse of permutations along the last axis."""
+    """Returns the inverse of permutations along the last axis."""
 
     def invert_one(order_L: Array) -> Array:
         places_L = jnp.arange(order_L.shape[0], dtype=jnp.int32)
@@ -48,12 +48,12 @@ def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
 
 
 def take(x: Shaped[Array, '...'], index: Int[Array, '*rows m']) -> Shaped[Array, '...']:
-    """`x` [*rows, L, *rest] at `index`: [*rows, m, *rest]."""
+    """Returns `x` [*rows, L, *rest] at `index`: [*rows, m, *rest]."""
     return over_rows(lambda x, index: x.at[index].get(mode='promise_in_bounds'), index.ndim - 1)(x, index)
 
 
 def over_rows(fn: Callable[..., Array], axes: int) -> Callable[..., Array]:
-    """`fn` mapped over that many leading axes."""
+    """Returns `fn` mapped over `axes` leading axes."""
     for _ in range(axes):
         fn = jax.vmap(fn)
     return fn

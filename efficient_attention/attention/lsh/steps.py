@@ -16,9 +16,9 @@ from efficient_attention.attention.lsh.windows import LSHMaskInputs, corner, cut
 
 
 def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
-    """How many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
+    """Returns how many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
 
-    Chunks of one round first: neighbours share the chunk before.
+    A step first takes chunks of one round, because neighbours share the chunk before.
     """
     at_most = max(1, device_forms().lsh_step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
     chunks = largest_divisor(layout.chunks, at_most)
@@ -26,16 +26,16 @@ def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
 
 
 def largest_divisor(number: int, at_most: int) -> int:
-    """The largest divisor of `number` that is at most `at_most`, which is positive."""
+    """Returns the largest divisor of `number` that is at most `at_most`, which must be positive."""
     return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
 
 
 def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: LSHMaskInputs, start: Any) -> Any:
-    """The last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
+    """Returns the last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
     batch, heads, total = rounds.order_BHTs.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)
     chunked = cut_into_chunks(rounds, layout)
-    steps = layout.chunks // count[1]  # of one round
+    steps = layout.chunks // count[1]  # steps of one round
 
     def body(number: Int[Array, ''], carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]
@@ -45,7 +45,7 @@ def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: LSHMaskInp
 
 
 def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Rounds) -> Any:
-    """`combine` of `fn(rounds)` over rounds: all at once, or with `sequential` one after another from `start` on."""
+    """Returns `fn(rounds)` for all rounds at once, or with `sequential` combines it round by round from `start` on."""
     if not layout.sequential:
         return fn(rounds)
 
@@ -60,12 +60,12 @@ def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Round
 def put(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
-    """`buffer` with rounds and chunks from the round and chunk `start` on replaced by `x`."""
+    """Returns `buffer` with `x` in place of its rounds and chunks from the round and chunk `start` on."""
     return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
 
 
 def add(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
-    """`buffer` with `x` added to its rounds and chunks from the round and chunk `start` on."""
+    """Returns `buffer` with `x` added to its rounds and chunks from the round and chunk `start` on."""
     return put(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)

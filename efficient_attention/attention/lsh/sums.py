@@ -1,4 +1,4 @@
-"""The forward pass of LSH attention: softmax sums of each round by steps, in the order of positions, and merged.
+"""The forward pass of LSH attention: softmax sums of each round, restored to the order of positions and merged.
 
 Axes as in `rounds.py`.
 """
@@ -20,15 +20,15 @@ from efficient_attention.attention.weights import MASKED
 
 
 class Sums(NamedTuple):
-    """A softmax before its division, float32, of queries in slots or by position."""
+    """A softmax before its division, in float32, for queries in slots or by position."""
 
     out: Float[Array, '*queries K']  # sum of exp(logit - maximum) v
-    maximum: Float[Array, '*queries']  # MASKED where there is no key
+    maximum: Float[Array, '*queries']  # MASKED for a query without keys
     total: Float[Array, '*queries']  # sum of exp(logit - maximum)
 
 
 def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
-    """The sums over all rounds, by position: [B, H, L, K] and [B, H, L]."""
+    """Returns the sums over all rounds, by position: [B, H, L, K] and [B, H, L]."""
     shape_BHL = rows.q_BHLK.shape[:3]
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     start = Sums(zeros(rows.v_BHLK.shape), jnp.full(shape_BHL, MASKED, jnp.float32), zeros(shape_BHL))
@@ -42,13 +42,13 @@ def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHM
 
 
 def round_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
-    """The sums over the given rounds, by position."""
+    """Returns the sums over the given rounds, by position."""
 
     def step(window: ChunkWindow, buffers: Sums) -> Sums:
         vectors = window_vectors(rows, window, layout)
         logits_BHTgSm, _ = scores(vectors, window, layout)
         maximum_BHTgS = logits_BHTgSm.max(axis=-1)
-        # Where all keys are masked, maximum = MASKED: the second term keeps the exponential at 0.
+        # If all keys are masked, maximum is MASKED; MASKED / 2 then keeps the exponential at 0.
         weights_BHTgSm = jnp.exp(logits_BHTgSm - jnp.maximum(maximum_BHTgS, MASKED / 2)[..., None])
         dropped_BHTgSm = drop(weights_BHTgSm, dropout_factor(window, layout))
         out_BHTgSK = float32_product('...Sm,...mK->...SK', dropped_BHTgSm, vectors.v_BHTgmK)
@@ -66,17 +66,23 @@ def round_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LS
 def by_position(
     x: Shaped[Array, 'B H n S *rest'], rounds: Rounds, number: int, skip: int = 0
 ) -> Shaped[Array, 'B H L *rest']:
-    """An array of the round at place `number` of axis T, in the order of positions; the first `skip` slots are none."""
+    """Returns one round's array in the order of positions; `number` is the round's index on axis T.
+
+    The first `skip` slots are left out.
+    """
     return take(x.reshape(*x.shape[:2], -1, *x.shape[4:]), rounds.slots_BHTL[:, :, number] + skip)
 
 
 def axis_numbers(rounds: Rounds) -> range:
-    """The rounds' places along axis T. Sums over it are written term by term: XLA then fuses the gathers into them."""
+    """Returns the indices of the rounds along axis T.
+
+    Sums over T are written term by term over these indices, so that XLA fuses the gathers into the sums.
+    """
     return range(rounds.slots_BHTL.shape[2])
 
 
 def merge_sums(parts: list[Sums]) -> Sums:
-    """The sums over the keys of all parts together, relative to the largest of their maxima."""
+    """Returns the sums over the keys of all parts, relative to the largest of their maxima."""
     maximum_BHL = functools.reduce(jnp.maximum, [part.maximum for part in parts])
     shares_BHL = [jnp.exp(part.maximum - maximum_BHL) for part in parts]
     terms = [
@@ -87,5 +93,5 @@ def merge_sums(parts: list[Sums]) -> Sums:
 
 
 def add_up(terms: list[Array]) -> Array:
-    """The sum of arrays, one after another."""
+    """Returns the sum of arrays, added one after another."""
     return functools.reduce(jnp.add, terms)

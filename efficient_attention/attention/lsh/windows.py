@@ -1,4 +1,4 @@
-"""The window that a step of LSH attention reads: some neighbouring chunks of the sorted order, and the one before them.
+"""The window that a step of LSH attention reads: a few neighbouring chunks of the sorted order, and the one before.
 
 Axes as in `rounds.py`.
 """
@@ -18,16 +18,16 @@ from efficient_attention.attention.request import Request
 
 
 class LSHMaskInputs(NamedTuple):
-    """What masks and dropout need to know about each position; None where it makes no difference."""
+    """Arrays by position that masks and dropout read; None if the call does not need them."""
 
-    positions_BHL: Array | None  # None: position = place in the row
+    positions_BHL: Array | None  # None: positions are 0, 1, ... in the row
     chunks_BHLT: Array | None  # the chunk in each round, to find pairs of earlier rounds
-    buckets_BHLT: Array | None  # likewise the bucket
-    seeds_BH: Array | None  # where the hash of dropout bits starts
+    buckets_BHLT: Array | None  # the bucket in each round, likewise
+    seeds_BH: Array | None  # seeds of the hash of dropout bits
 
 
 class RowVectors(NamedTuple):
-    """What the steps gather from, by position: queries, values, and 1 / |q|, which makes keys of queries."""
+    """Arrays by position that steps gather from: queries, values, and 1 / |q|, which turns queries into keys."""
 
     q_BHLK: Array
     v_BHLK: Array
@@ -43,17 +43,17 @@ class WindowVectors(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What masks and dropout know about the tokens in some slots; None where it makes no difference."""
+    """Properties of the tokens in some slots that masks and dropout read; None if the call does not need them."""
 
-    places: Int[Array, '*slots']  # in the row
+    places: Int[Array, '*slots']  # index in the row
     positions: Int[Array, '*slots'] | None
     runs: Int[Array, '*slots'] | None
-    chunks: Int[Array, '*slots T'] | None  # in all rounds
-    buckets: Int[Array, '*slots T'] | None  # in all rounds
+    chunks: Int[Array, '*slots T'] | None  # chunk in each round
+    buckets: Int[Array, '*slots T'] | None  # bucket in each round
 
 
 class ChunkedRounds(NamedTuple):
-    """The slots of `Rounds` in chunks, the last chunk of each round also in front of its first."""
+    """The slots of `Rounds` in chunks, with the last chunk of each round also in front of the first."""
 
     numbers_T: Array
     order_BHTcS: Array
@@ -61,7 +61,7 @@ class ChunkedRounds(NamedTuple):
 
 
 class ChunkWindow(NamedTuple):
-    """The slots that one step computes: g chunks and the one before them, and their tokens."""
+    """The slots that one step reads, g chunks and the one before them, and their tokens."""
 
     start: tuple[Array, Array]  # round and chunk
     order_BHTcS: Array
@@ -72,7 +72,7 @@ class ChunkWindow(NamedTuple):
 
 
 def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> LSHMaskInputs:
-    """What the masks and the dropout that the request asks for need to know about positions."""
+    """Returns the arrays by position that the request's masks and dropout need."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
     if layout.causal and not request.has_default_positions:
@@ -87,7 +87,7 @@ def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_B
 
 
 def cut_into_chunks(rounds: Rounds, layout: Layout) -> ChunkedRounds:
-    """The rounds' slots in chunks, the last one also in front of the first where queries read the chunk before."""
+    """Returns the rounds' slots in chunks; if queries read the chunk before, the last chunk is also put first."""
 
     def cut(x_BHTs: Array) -> Array:
         x_BHTnS = x_BHTs.reshape(*x_BHTs.shape[:3], layout.chunks, layout.size)
@@ -104,7 +104,7 @@ def make_window(
     rounds: ChunkedRounds,
     mask_inputs: LSHMaskInputs,
 ) -> ChunkWindow:
-    """The window of `count` rounds and chunks from the round and chunk `start` on."""
+    """Returns the window of `count` rounds and chunks from the round and chunk `start` on."""
 
     def cut(x_BHTcS: Array) -> Array:
         return slice_from(x_BHTcS, start, (count[0], count[1] + layout.before))
@@ -124,12 +124,15 @@ def make_window(
 
 
 def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: Layout) -> Shaped[Array, 'B H T g m *rest']:
-    """What each of the last g chunks reads: the slots of the chunk before, where there is one, and its own."""
+    """Returns the slots that each of the last g chunks reads: the slots of the chunk before, if any, and its own."""
     return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.before else x
 
 
 def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
-    """Where round and chunk `start` of an array [B, H, T, n, ...] begin; 32 bits also where JAX counts in 64."""
+    """Returns the start indices of round and chunk `start` in an array [B, H, T, n, ...], always in int32.
+
+    JAX may count in 64 bits, and all start indices must share one dtype.
+    """
     zero = jnp.int32(0)
     return (zero, zero, *(place.astype(jnp.int32) for place in start), *(zero,) * (axes - 4))
 
@@ -137,14 +140,14 @@ def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
 def slice_from(
     x: Shaped[Array, 'B H T n *rest'], start: tuple[Array, Array], count: tuple[int, int]
 ) -> Shaped[Array, 'B H _ _ *rest']:
-    """`count` rounds and chunks of `x` from the round and chunk `start` on."""
+    """Returns `count` rounds and chunks of `x` from the round and chunk `start` on."""
     return jax.lax.dynamic_slice(
         x, corner(start, x.ndim), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
     )
 
 
 def at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped[Array, 'B H T c S *rest']:
-    """`x` at the positions that stand in some slots."""
+    """Returns `x` at the positions that the slots hold."""
     taken = take(x, order_BHTcS.reshape(*order_BHTcS.shape[:2], -1))
     return taken.reshape(*order_BHTcS.shape, *x.shape[3:])
 
@@ -152,18 +155,18 @@ def at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped[Arra
 def at_queries(
     x: Shaped[Array, 'B H L *rest'], window: ChunkWindow, layout: Layout
 ) -> Shaped[Array, 'B H T g S *rest']:
-    """`x` at the positions of a window's queries."""
+    """Returns `x` at the positions of a window's queries."""
     return at_slots(x, window.order_BHTcS[:, :, :, layout.before :])
 
 
 def make_row_vectors(q_BHLK: Array, v_BHLK: Array) -> RowVectors:
-    """The queries and values with the factors that make keys of the queries."""
+    """Returns the queries and values with the factors that turn queries into keys."""
     return RowVectors(q_BHLK, v_BHLK, key_scale(q_BHLK))
 
 
 def window_vectors(rows: RowVectors, window: ChunkWindow, layout: Layout) -> WindowVectors:
-    """The vectors of a window's queries and of the keys that they read."""
-    # Without the barrier XLA gathers the scale again for each element of each product's operand.
+    """Returns the vectors of a window's queries and of the keys that they read."""
+    # Without the barrier XLA gathers the scale again for each element of the products' operands.
     q_BHTcSK, v_BHTcSK, scale_BHTcS = jax.lax.optimization_barrier(
         tuple(at_slots(vectors, window.order_BHTcS) for vectors in rows)
     )

@@ -1,4 +1,4 @@
-"""Nystrom attention defined: softmax of queries and of keys against landmarks, around an iterated inverse."""
+"""Nystrom attention defined: softmax of queries and of keys against landmarks, joined by an iterated inverse."""
 
 import dataclasses
 import math
@@ -22,23 +22,23 @@ from efficient_attention.attention.whole_rows import (
 from efficient_attention.errors import require, require_at_least
 
 HIGHEST = jax.lax.Precision.HIGHEST
-BLOCK = 128  # tokens whose convolution is one product
+BLOCK = 128  # tokens whose convolution is computed as one product
 
 
 @dataclasses.dataclass(frozen=True)
 class Nystrom(Mechanism):
     """softmax(q k~^T) Z softmax(q~ k^T) v, logits times 1 / sqrt(K); ~ are means of neighbouring tokens.
 
-    Z comes near the pseudo-inverse of softmax(q~ k~^T): the number of iterations is part of the definition, as the
-    converged inverse of such matrices gives worse outputs than six. Rows of the weights sum to 1 as far as Z has
-    converged, and entries may be negative. All is float32. There is no causal form.
+    Z approximates the pseudo-inverse of softmax(q~ k~^T). The number of iterations is part of the definition, because
+    the converged inverse of such matrices gives worse outputs than six iterations. Rows of the weights sum to 1 as far
+    as Z has converged; entries may be negative. Everything is in float32. There is no causal form.
 
-    Source: Xiong et al. 2021, arXiv 2102.03902, equations 13 and 14; Z begins with each matrix's own norms, where the
-    released code takes the largest of the batch.
+    Source: Xiong et al. 2021, arXiv 2102.03902, equations 13 and 14. Z starts from each matrix's own norms; the
+    released code starts from the largest norms of the batch.
 
     Args:
-        landmarks: m of a row of n valid tokens; landmark j is the mean of those from number floor(j n / m) to before
-            floor((j + 1) n / m).
+        landmarks: m of a row of n valid tokens; landmark j is the mean of the tokens with indices from floor(j n / m)
+            to before floor((j + 1) n / m).
         iterations: of Z.
         convolution: odd width of a learned convolution of each head's values over positions, added to the output; 0 =
             none.
@@ -49,7 +49,7 @@ class Nystrom(Mechanism):
     form = Form(has_dropout=False)  # the weights of keys are never computed one by one
     reads = Reads(
         other_sequence=False,
-        why_one_row="mixes queries in its landmarks, by which a decoder's would tell of later targets",
+        why_one_row="mixes queries in its landmarks, so a decoder's queries would leak later targets",
     )
 
     landmarks: int = 64
@@ -63,14 +63,14 @@ class Nystrom(Mechanism):
         require(is_odd, 'nystrom convolution', self.convolution, '0 or an odd width')
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
-        """The convolution [H, its width], where there is one."""
+        """Returns the convolution [H, its width], if there is one."""
         if not self.convolution:
             return {}
         return {'convolution': Operand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
 
 
 class Means(NamedTuple):
-    """Landmarks of queries and keys [B, H, m, K], and which of them are means of any token [B, 1, m] or [1, 1, m]."""
+    """Landmarks of queries and keys [B, H, m, K], and which landmarks average any token: [B, 1, m] or [1, 1, m]."""
 
     query_BHmK: Array
     key_BHmK: Array
@@ -79,7 +79,7 @@ class Means(NamedTuple):
 
 
 def means_of(request: Request) -> Means:
-    """The landmarks, of queries with the scale 1 / sqrt(K)."""
+    """Returns the landmarks; those of queries include the scale 1 / sqrt(K)."""
     count, (heads, width) = of_kind(Nystrom, request.mechanism).landmarks, request.query.shape[2:]
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
     query_BHmK, has_query_b1m = landmarks(query_BLHK, valid_queries(request), count)
@@ -90,7 +90,7 @@ def means_of(request: Request) -> Means:
 
 
 def check(request: Request) -> None:
-    """Raises NotImplementedError for what is not served."""
+    """Raises NotImplementedError for unsupported options."""
     has_convolution = bool(of_kind(Nystrom, request.mechanism).convolution)
     check_whole_rows(
         request,
@@ -100,7 +100,7 @@ def check(request: Request) -> None:
 
 
 def middle(means: Means, iterations: int) -> Float[Array, 'B H m m']:
-    """Z, from the weights of landmarks among themselves, with zeros where a landmark has no token."""
+    """Returns Z, from the weights between landmarks, with zeros for a landmark without tokens."""
     logits_BHmm = jnp.einsum('BHmK,BHnK->BHmn', means.query_BHmK, means.key_BHmK, precision=HIGHEST)
     between_BHmm, _ = masked_softmax(logits_BHmm, means.has_key_b1m[:, :, None])
     between_BHmm = jnp.where(means.has_query_b1m[..., None], between_BHmm, 0.0)
@@ -108,7 +108,7 @@ def middle(means: Means, iterations: int) -> Float[Array, 'B H m m']:
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The weights of keys, the convolution's added."""
+    """Returns the weights of keys, including the convolution."""
     check(request)
     mechanism, heads = of_kind(Nystrom, request.mechanism), request.query.shape[2]
     means, valid_BM = means_of(request), valid_keys(request)
@@ -128,7 +128,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def band(request: Request) -> Float[Array, '1 H L M']:
-    """The convolution as a matrix: entry (i, j) is its number j - i + half."""
+    """Returns the convolution as a matrix: entry (i, j) is kernel entry j - i + half."""
     kernel_HW = request.operand('convolution')
     length, width = request.query.shape[1], kernel_HW.shape[1]
     places = jnp.arange(length)
@@ -140,8 +140,10 @@ def band(request: Request) -> Float[Array, '1 H L M']:
 def landmarks(
     x_BLHK: Float[Array, 'B L H K'], valid_BL: Bool[Array, 'B L'] | None, count: int
 ) -> tuple[Float[Array, 'B H m K'], Bool[Array, 'b 1 m']]:
-    """Means over the valid tokens from number floor(j n / m) to before floor((j + 1) n / m) of n for each j below m,
-    and which of these have any token."""
+    """Returns the means of valid tokens for each of `count` landmarks, and which landmarks have any token.
+
+    With n valid tokens and m landmarks, landmark j averages tokens floor(j n / m) to before floor((j + 1) n / m).
+    """
     batch, length, heads, width = x_BLHK.shape
     if valid_BL is None and length % count == 0:
         mean_BmHK = x_BLHK.reshape(batch, count, length // count, heads, width).mean(axis=2)
@@ -153,8 +155,8 @@ def landmarks(
 
 
 def shares(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
-    """What each token adds to each mean."""
-    number_BL = jnp.cumsum(valid_BL, axis=1)  # from 1
+    """Returns the weight of each token in each landmark's mean."""
+    number_BL = jnp.cumsum(valid_BL, axis=1)  # counts from 1
     place_BL = (number_BL * count - 1) // jnp.maximum(number_BL[:, -1:], 1)
     is_mine_BLm = (place_BL[..., None] == jnp.arange(count)[None, None]) & valid_BL[..., None]
     mine_BLm = is_mine_BLm.astype(jnp.float32)
@@ -162,8 +164,9 @@ def shares(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
 
 
 def inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: int) -> Float[Array, 'B H m m']:
-    """An approximate pseudo-inverse Z: from A^T / (|A|_1 |A|_inf), Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z))).
+    """Returns an approximate pseudo-inverse Z of the matrix A.
 
+    From A^T / (|A|_1 |A|_inf), each step sets Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z))).
     Source: Xiong et al. 2021, arXiv 2102.03902, section 3.2, after Razavi et al. 2014; norms are each matrix's own.
     """
     identity = jnp.eye(matrix_BHmm.shape[-1], dtype=jnp.float32)[None, None]
@@ -182,9 +185,9 @@ def inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: int) -> Float[Arra
 
 
 def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: landmarks against keys and queries, their mixes, the iterated inverse, the convolution.
+    """Returns the multiply-adds of one row: landmarks times keys and queries, iterated inverse, mixes and convolution.
 
-    A length that the landmarks do not divide adds a product for the means.
+    A length that the number of landmarks does not divide adds a product for the means.
     """
     count = mechanism.landmarks
     by_token = 4 * length * count * width
@@ -198,6 +201,6 @@ def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> in
 
 
 def blocks_of(length: int, taps: int) -> tuple[int, int]:
-    """The tokens of a block, which reads no further than into the next one, and the number of blocks of a row."""
+    """Returns the tokens of a block, which reads no further than the next block, and the number of blocks of a row."""
     rows = max(min(BLOCK, length), taps - 1)
     return rows, -(-length // rows)

@@ -14,7 +14,7 @@ from efficient_attention.attention.whole_rows import finish, per_head, valid_key
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `Nystrom`, with padding, cross attention and grouped heads, computed in float32."""
+    """Returns the output of `Nystrom`, with padding, cross-attention and grouped heads, computed in float32."""
     check(request)
     mechanism, heads = of_kind(Nystrom, request.mechanism), request.query.shape[2]
     means, valid_BM = means_of(request), valid_keys(request)
@@ -33,9 +33,9 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W']) -> Float[Array, 'B L H K']:
-    """Sums over neighbours, weighted by their distance, of each head; zeros beyond the row.
+    """Returns sums over neighbours weighted by their distance, per head, with zeros beyond the row.
 
-    A block of outputs is the product of a band matrix, the same for all blocks, and of the values that it reads.
+    A block of outputs is the product of a band matrix, the same for all blocks, and the values that the block reads.
     """
     length, taps = value_BLHK.shape[1], kernel_HW.shape[1]
     rows, blocks = blocks_of(length, taps)
@@ -48,9 +48,10 @@ def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W'
 
 
 def band_rows(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:
-    """The matrix [R, R + W - 1] of each head whose row r has the kernel from column r on, and zeros elsewhere.
+    """Returns a matrix [R, R + W - 1] per head, whose row r has the kernel from column r on and zeros elsewhere.
 
-    Rows are cut from repetitions of the kernel and R zeros, one number shorter than these: each begins one later.
+    The kernel followed by R zeros is repeated and cut into rows that are one number shorter. Each row therefore starts
+    one place later.
     """
     heads, taps = kernel_HW.shape
     one_HM = jnp.pad(kernel_HW, ((0, 0), (0, rows)))

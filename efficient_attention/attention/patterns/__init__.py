@@ -1,4 +1,4 @@
-"""Patterns: which query position may read which key position. All their names can be imported from here."""
+"""Patterns: which query positions may read which key positions. All public names can be imported from here."""
 
 from efficient_attention.attention.patterns.bands import Causal, Full, Window
 from efficient_attention.attention.patterns.blocks import Block

@@ -1,4 +1,4 @@
-"""Bands: a query reads the keys of one run of distances, in a dilated window only every so many of them."""
+"""Band patterns: a query reads keys within a range of distances, in a dilated window only every `dilation`-th key."""
 
 import dataclasses
 import math
@@ -17,18 +17,18 @@ class Full(Pattern):
         return (query - key) == (query - key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Both true for each pair of ranges."""
+        """Returns True twice for each pair of ranges: some pairs are allowed, and all pairs are."""
         every = (query.low == query.low) & (key.low == key.low)
         return every, every
 
     @property
     def compares_positions(self) -> bool:
-        """False: every pair is allowed, wherever it is."""
+        """False: every pair is allowed at any position."""
         return False
 
     @property
     def goes_by_distance(self) -> bool:
-        """True: the distance of query and key decides alone."""
+        """True: the pattern depends only on the distance between query and key."""
         return True
 
     @property
@@ -39,36 +39,38 @@ class Full(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
-    """A query reads itself and what comes before it: k <= q."""
+    """A query reads itself and earlier keys: k <= q."""
 
     def __call__(self, query: Any, key: Any) -> Any:
         return key <= query
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the nearest and the farthest pair of each two ranges."""
+        """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges."""
         return key.low <= query.high, key.high <= query.low
 
     @property
     def reach(self) -> Reach:
-        """Back without bound, 0 ahead."""
+        """Unbounded back, 0 ahead."""
         return Reach(math.inf, 0)
 
     @property
     def goes_by_distance(self) -> bool:
-        """True: the distance of query and key decides alone."""
+        """True: the pattern depends only on the distance between query and key."""
         return True
 
     @property
     def is_band(self) -> bool:
-        """True: the band of all distances from 0 on."""
+        """True: the band of all distances from 0 up."""
         return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Window(Pattern):
-    """Keys at most `radius` steps of `dilation` positions away on both sides: 2 radius + 1; `& Causal()` for one side.
+    """Keys at most `radius` steps of `dilation` positions away on both sides; `& Causal()` for one side.
 
-    Source: Beltagy et al. 2020, arXiv 2004.05150 (Longformer), section 3.1; its released code's window is this radius.
+    A query reads up to 2 radius + 1 keys.
+    Source: Beltagy et al. 2020, arXiv 2004.05150 (Longformer), section 3.1; `radius` is the window in its released
+        code.
     """
 
     radius: int
@@ -85,7 +87,10 @@ class Window(Pattern):
         return near if self.dilation == 1 else near & (distance % self.dilation == 0)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the nearest and the farthest pair of each two ranges, and where dilated by the residues."""
+        """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges.
+
+        With dilation, residues are compared as well.
+        """
         reach = self.radius * self.dilation
         nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
         farthest = np.maximum(query.high - key.low, key.high - query.low)
@@ -94,27 +99,27 @@ class Window(Pattern):
 
     @property
     def order(self) -> int:
-        """The dilation: a dilated window is dense among positions of one residue."""
+        """The dilation: a dilated window is dense among positions with the same residue."""
         return self.dilation
 
     @property
     def reach(self) -> Reach:
-        """The radius in positions, radius x dilation, on both sides."""
+        """radius x dilation positions on both sides."""
         return Reach(self.radius * self.dilation, self.radius * self.dilation)
 
     @property
     def goes_by_distance(self) -> bool:
-        """True: the distance of query and key decides alone."""
+        """True: the pattern depends only on the distance between query and key."""
         return True
 
     @property
     def is_band(self) -> bool:
-        """True where the window has no gaps."""
+        """True if the window has no gaps."""
         return self.dilation == 1
 
 
 def multiples(step: int, query: Ranges, key: Ranges) -> SomeAndAll:
-    """Whether some and whether every difference between the ranges is a multiple of `step`."""
+    """Returns whether some, and whether every, difference between two ranges is a multiple of `step`."""
     if step == 1:
         return Full().tiles(query, key)
     if query.order == key.order == step:

@@ -1,4 +1,4 @@
-"""Blocks: a query reads the keys of its own block of positions, and of blocks beside it."""
+"""Block patterns: a query reads the keys of its block of positions, and of neighbouring blocks."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reac
 
 @dataclasses.dataclass(frozen=True)
 class Block(Pattern):
-    """Keys of the query's own block of `size` positions, of `back` blocks before it and `ahead` after it.
+    """Keys of the query's block of `size` positions, of `back` blocks before it and of `ahead` blocks after it.
 
     Source: blockwise attention, Qiu et al. 2019, arXiv 1911.02972; with neighbours, Zaheer et al. 2020 (BigBird).
     """
@@ -26,7 +26,7 @@ class Block(Pattern):
         return (blocks >= -self.back) & (blocks <= self.ahead)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By the lowest and highest difference of block numbers."""
+        """Returns (some, every), decided by the lowest and the highest difference of block numbers."""
         lowest = key.low // self.size - query.high // self.size
         highest = key.high // self.size - query.low // self.size
         some = (highest >= -self.back) & (lowest <= self.ahead)
@@ -34,5 +34,5 @@ class Block(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """From the last position of a block to the first that it reads, and the other way round."""
+        """Back: from a block's last position to the first that it reads. Ahead: the same in the other direction."""
         return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)

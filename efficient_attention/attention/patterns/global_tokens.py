@@ -1,4 +1,4 @@
-"""Patterns in which the first or the final positions are read by all: a prefix and global tokens."""
+"""Prefix and global tokens: patterns in which all queries read the first or the last positions."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Pattern):
-    """The first `count` positions read one another, later ones all up to themselves (Raffel et al. 2019, T5)."""
+    """The first `count` positions read one another; later ones read all up to themselves (Raffel et al. 2019, T5)."""
 
     count: int
 
@@ -22,20 +22,20 @@ class Prefix(Pattern):
         return (key <= query) | (key < self.count)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """As of `Causal`, or by the end of the prefix."""
+        """Returns (some, every), decided as in `Causal` or by the end of the prefix."""
         return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalTokens(Pattern):
-    """The first `count` positions and the final `last` read all and are read by all.
+    """The first `count` and the last `last` positions read all keys and are read by all queries.
 
     Sources: Longformer (arXiv 2004.05150, section 3.1) and BigBird (arXiv 2007.14062, section 2).
     """
 
     count: int
     last: int = 0
-    keys: int = 0  # number of keys, filled in by `for_keys`; only `last` needs it
+    keys: int = 0  # number of keys, set by `for_keys`; only `last` needs it
 
     def __post_init__(self) -> None:
         check_sizes(0, self, count=self.count, last=self.last)
@@ -47,18 +47,18 @@ class GlobalTokens(Pattern):
         return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by the ends of both ranges."""
+        """Returns (some, every), decided by the ends of both ranges."""
         start = self.last_start()
         some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)
         every = (query.high < self.count) | (key.high < self.count) | (query.low >= start) | (key.low >= start)
         return some, every
 
     def last_start(self) -> int:
-        """The first of the final global positions."""
+        """Returns the first of the last global positions; without `last`, a position beyond all others."""
         if self.last and not self.keys:
             raise InputError(f'{self}: final global tokens need the number of keys; call for_keys first')
         return self.keys - self.last if self.last else np.iinfo(np.int32).max
 
     def for_keys(self, length: int) -> 'GlobalTokens':
-        """The pattern with the number of keys, from which final tokens are counted."""
+        """Returns the pattern with the number of keys set, from which the last global tokens are counted."""
         return dataclasses.replace(self, keys=length) if self.last else self

@@ -1,4 +1,4 @@
-"""Listed tiles: the pairs of tiles that a list names."""
+"""`ListedTiles`: a pattern given as an explicit list of tiles."""
 
 import dataclasses
 import functools
@@ -9,15 +9,15 @@ import numpy as np
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
-MOST_TILES = 2**13  # that `ListedTiles` numbers: its table has a byte for each pair of them
+MOST_TILES = 2**13  # per side of a `ListedTiles`: its table has one byte per pair of tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedTiles(Pattern):
-    """The pairs of tiles of `size` positions that `pairs` lists: query tile, key tile, query tile, key tile, ...
+    """The pairs of tiles of `size` positions in `pairs`: query tile, key tile, query tile, key tile, ...
 
-    For a plan that was drawn elsewhere, such as the random blocks of a BigBird checkpoint's training run; with
-    `PerHead` each head has its own.
+    For a layout sampled elsewhere, such as the random blocks of a BigBird checkpoint's training run. With `PerHead`
+    each head has its own list.
     """
 
     size: int
@@ -42,7 +42,7 @@ class ListedTiles(Pattern):
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by how many listed tiles lie in the rectangle between both ranges."""
+        """Returns (some, every), decided by the number of listed tiles in the rectangle between both ranges."""
         table = _listed_table(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
         ends = [
@@ -57,7 +57,7 @@ class ListedTiles(Pattern):
 
 @functools.lru_cache(maxsize=1024)
 def _listed_table(pattern: ListedTiles) -> np.ndarray:
-    """Booleans [query tiles, key tiles], with an empty last row and column for all tiles beyond."""
+    """Returns booleans [query tiles, key tiles], with an empty last row and column for all tiles beyond the list."""
     pairs = np.asarray(pattern.pairs).reshape(-1, 2)
     table = np.zeros(pairs.max(axis=0) + 2, bool)
     table[pairs[:, 0], pairs[:, 1]] = True

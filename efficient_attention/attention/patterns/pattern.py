@@ -1,13 +1,16 @@
-"""The class of patterns, which say for positions, whatever the data, which query may read which key; and combinations.
+"""`Pattern`, the base class of attention patterns: which query position may read which key position, and combinations.
 
-A pattern is a frozen, hashable predicate on positions. It works on NumPy and JAX integer arrays alike, and its shape
-is the broadcast shape of its two arguments. Segments and padding are data, so they are never part of a pattern.
+A pattern is a frozen, hashable predicate on positions, independent of the data. It accepts NumPy and JAX integer arrays
+and returns the broadcast shape of its two arguments. Segments and padding are data, so they are never part of a
+pattern.
 
-A new pattern is a subclass with two methods: the predicate, and `tiles`, which says for ranges of positions whether
-some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
-safe side: call an empty tile kept, or a whole tile partial. What others ask of a pattern besides (how far it reaches,
-whether it goes by distance) has an answer that is always safe, and a pattern that knows better overrides it. The
-patterns themselves are in the files beside this one. `pattern_text` writes a pattern; `attention/parsing.py` reads it.
+A new pattern is a subclass with two methods: the predicate, and `tiles`. For two ranges of positions, `tiles` says
+whether some pair and whether every pair is allowed, so no [L, L] array is ever needed. `tiles` may err only on the safe
+side: it may call an empty tile kept, or a whole tile partial. The other properties, such as the reach, have safe
+defaults, which a pattern can override with tighter values.
+
+The concrete patterns are in the other files of this folder. `pattern_text` writes a pattern as text;
+`attention/parsing.py` parses such a text.
 """
 
 import dataclasses
@@ -22,13 +25,13 @@ import numpy as np
 from efficient_attention.errors import InputError, require, require_at_least
 
 SomeAndAll = tuple[np.ndarray, np.ndarray]
-LARGEST = 2**31 - 1  # positions are int32 where JAX computes them
-_FILLED_IN = ('layer', 'head', 'keys')  # by `for_layer`, `for_head` and `for_keys`
+LARGEST = 2**31 - 1  # positions are int32 in JAX
+_FILLED_IN = ('layer', 'head', 'keys')  # fields set by `for_layer`, `for_head` and `for_keys`
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Runs of positions, one for each tile: lowest and highest position, and the same of position modulo `order`."""
+    """Runs of positions, one per tile: lowest and highest position, and lowest and highest position modulo `order`."""
 
     low: np.ndarray
     high: np.ndarray
@@ -38,7 +41,7 @@ class Ranges:
 
 
 class Reach(NamedTuple):
-    """How far before and after a query its keys lie at most, in positions; infinite where nothing bounds it."""
+    """The largest distance in positions from a query back and ahead to its keys; infinite if unbounded."""
 
     back: float
     ahead: float
@@ -48,68 +51,71 @@ class Reach(NamedTuple):
 class Pattern:
     """A predicate on (query position, key position); `&`, `|` and `-` combine patterns."""
 
-    sign: ClassVar[str] = ''  # of a combination, written between its two patterns
+    sign: ClassVar[str] = ''  # the operator that a combination writes between its two patterns
 
     def __call__(self, query: Any, key: Any) -> Any:
-        """Whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
+        """Returns whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
         raise NotImplementedError(f'{type(self).__name__} defines no predicate')
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Whether some and whether every pair of each query range with each key range is allowed."""
+        """Returns (some, every): whether some pair, and whether every pair, of each two ranges is allowed.
+
+        Each query range is compared with each key range.
+        """
         raise NotImplementedError(f'{type(self).__name__} says nothing about ranges of positions')
 
     def parts(self) -> tuple['Pattern', ...]:
-        """The patterns that this one is made of."""
+        """Returns the patterns that this one combines."""
         return ()
 
     def rebuild(self, change: Callable[['Pattern'], 'Pattern']) -> 'Pattern':
-        """This pattern with `change` made to each of its parts."""
+        """Returns this pattern with `change` applied to each of its parts."""
         return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
 
     def for_keys(self, length: int) -> 'Pattern':
-        """The pattern for a number of keys, for patterns that depend on where the keys end."""
+        """Returns the pattern for a number of keys; only patterns that depend on where the keys end change."""
         return self.rebuild(lambda part: part.for_keys(length))
 
     def for_head(self, head: int, heads: int) -> 'Pattern':
-        """The pattern of one of `heads` query heads."""
+        """Returns the pattern of one of `heads` query heads."""
         return self.rebuild(lambda part: part.for_head(head, heads))
 
     def for_layer(self, layer: int) -> 'Pattern':
-        """The pattern of layer number `layer`; only patterns that draw something differ."""
+        """Returns the pattern of layer number `layer`; only patterns that sample something differ by layer."""
         return self.rebuild(lambda part: part.for_layer(layer))
 
     @property
     def order(self) -> int:
-        """s > 1: few tiles are kept when positions are listed by residue modulo s; 1: in natural order."""
+        """The order of positions in which few tiles are kept: by residue modulo this number; 1 means natural order."""
         return max((part.order for part in self.parts()), default=1)
 
     @property
     def compares_positions(self) -> bool:
-        """Whether the pattern needs to know how query and key positions relate."""
+        """Whether the pattern compares query and key positions."""
         return any(part.compares_positions for part in self.parts()) if self.parts() else True
 
     @property
     def reach(self) -> Reach:
-        """How far queries of any head may read, by the pattern's form; it may err on the far side."""
+        """The distance that queries of any head may read; an upper bound that follows from the pattern's form."""
         return Reach(math.inf, math.inf)
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query reads a later key, whatever the length; only what its form says counts."""
+        """Whether no query reads a later key, for any length, as far as the pattern's form shows."""
         return self.reach.ahead == 0
 
     @property
     def goes_by_distance(self) -> bool:
-        """Whether query position - key position alone decides, as far as its parts are known to."""
+        """Whether the pattern depends only on query position - key position, as far as its parts show."""
         return bool(self.parts()) and all(part.goes_by_distance for part in self.parts())
 
     @property
     def is_band(self) -> bool:
-        """Whether the pattern is known to be one run of distances, those of its reach."""
+        """Whether the pattern is known to allow one whole range of distances, that of `reach`."""
         return False
 
     def alternatives(self) -> list['Pattern']:
-        """Patterns whose union is this one, none of which is itself a union."""
+        """Returns patterns whose union is this pattern; none of them is itself a union."""
         return [self]
 
     def __and__(self, other: 'Pattern') -> 'Pattern':
@@ -134,32 +140,35 @@ class And(Pattern):
         return self.left(query, key) & self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where both patterns allow some, even if not the same; every pair where both allow every pair."""
+        """Returns (some, every): some if both patterns allow some pair, every if both allow every pair.
+
+        The two patterns may allow different pairs, so `some` may be true for an empty tile.
+        """
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & right[0], left[1] & right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """The left and the right pattern."""
+        """Returns the left and the right pattern."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The shorter reach of the two, on each side."""
+        """The shorter of the two reaches on each side."""
         return Reach(*map(min, zip(self.left.reach, self.right.reach, strict=True)))
 
     @property
     def is_band(self) -> bool:
-        """True where both patterns are bands."""
+        """True if both patterns are bands."""
         return self.left.is_band and self.right.is_band
 
     def alternatives(self) -> list[Pattern]:
-        """Each alternative of the left pattern with each of the right one."""
+        """Returns each alternative of the left pattern combined with each of the right one."""
         return [left & right for left, right in itertools.product(self.left.alternatives(), self.right.alternatives())]
 
 
 @dataclasses.dataclass(frozen=True)
 class Or(Pattern):
-    """Pairs that at least one of the patterns allows."""
+    """Pairs that at least one of the two patterns allows."""
 
     left: Pattern
     right: Pattern
@@ -169,21 +178,21 @@ class Or(Pattern):
         return self.left(query, key) | self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where either pattern allows one; every pair where one pattern alone allows every pair."""
+        """Returns (some, every): some if either pattern allows some pair, every if one pattern allows every pair."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] | right[0], left[1] | right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """The left and the right pattern."""
+        """Returns the left and the right pattern."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The longer reach of the two, on each side."""
+        """The longer of the two reaches on each side."""
         return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
 
     def alternatives(self) -> list[Pattern]:
-        """The alternatives of the left pattern, then those of the right one."""
+        """Returns the alternatives of the left pattern, then those of the right one."""
         return self.left.alternatives() + self.right.alternatives()
 
 
@@ -199,26 +208,29 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where `left` allows one, `right` not all; every pair where `left` allows all and `right` none."""
+        """Returns (some, every): some if `left` allows some pair and `right` does not allow all.
+
+        Every pair is allowed if `left` allows every pair and `right` allows none.
+        """
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """The left and the right pattern."""
+        """Returns the left and the right pattern."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The reach of the left pattern, from which pairs are only taken away."""
+        """The reach of the left pattern; `right` only removes pairs."""
         return self.left.reach
 
     def alternatives(self) -> list[Pattern]:
-        """The alternatives of the left pattern, each without the right one."""
+        """Returns the alternatives of the left pattern, each without the right pattern."""
         return [part - self.right for part in self.left.alternatives()]
 
 
 class PerHead(Pattern):
-    """A pattern for each of n equal groups of neighbouring query heads."""
+    """One pattern for each of n equal groups of neighbouring query heads."""
 
     patterns: tuple[Pattern, ...]
 
@@ -243,29 +255,29 @@ class PerHead(Pattern):
         raise InputError(f'{self}: the pattern of all heads at once is undefined; call for_head first')
 
     def parts(self) -> tuple[Pattern, ...]:
-        """The patterns of the groups of heads, in order."""
+        """Returns the patterns of the groups of heads, in order."""
         return self.patterns
 
     @property
     def reach(self) -> Reach:
-        """The longest reach of any head, on each side."""
+        """The longest reach of any head on each side."""
         return Reach(*map(max, zip(*(part.reach for part in self.patterns), strict=True)))
 
     def for_head(self, head: int, heads: int) -> Pattern:
-        """The pattern of the group that the head is in."""
+        """Returns the pattern of the head's group."""
         if heads % len(self.patterns):
             raise InputError(f'{self}: {heads} heads do not divide over {len(self.patterns)} patterns')
         return self.patterns[head * len(self.patterns) // heads].for_head(head, heads)
 
 
 def head_patterns(pattern: Pattern, heads: int) -> list[Pattern]:
-    """The pattern of each of `heads` heads, or one alone where they do not differ."""
+    """Returns the pattern of each of `heads` heads, or only one pattern if all heads have the same."""
     patterns = [pattern.for_head(head, heads) for head in range(heads)]
     return patterns[:1] if len(set(patterns)) == 1 else patterns
 
 
 def dense_mask(pattern: Pattern, query_length: int, key_length: int, heads: int | None = None) -> np.ndarray:
-    """The definition of `pattern` on positions 0, 1, ...: booleans [L, M], or with `heads` [H, L, M]."""
+    """Returns the mask of `pattern` on positions 0, 1, ...: booleans [L, M], or [H, L, M] if `heads` is given."""
     query_L1, key_1M = np.arange(query_length)[:, None], np.arange(key_length)[None, :]
     pattern = pattern.for_keys(key_length)
     if heads is None:
@@ -274,7 +286,7 @@ def dense_mask(pattern: Pattern, query_length: int, key_length: int, heads: int 
 
 
 def check_sizes(minimum: int, pattern: Pattern, **sizes: int) -> None:
-    """Raises an InputError that names the pattern and an argument that is no whole number from `minimum` on."""
+    """Raises an InputError with the pattern's and argument's names unless each size is a whole number >= `minimum`."""
     for name, size in sizes.items():
         what = f'{type(pattern).__name__}: {name}'
         require_at_least(minimum, what, size)
@@ -282,7 +294,7 @@ def check_sizes(minimum: int, pattern: Pattern, **sizes: int) -> None:
 
 
 def pattern_text(pattern: Pattern) -> str:
-    """A pattern as one writes it, such as 'causal & window(128)'; without what a layer, head or length fills in."""
+    """Returns a pattern as a user writes it, such as 'causal & window(128)', without layer, head and number of keys."""
     if pattern.sign:
         left, right = (
             f'({pattern_text(part)})' if needs_brackets else pattern_text(part)
@@ -295,13 +307,13 @@ def pattern_text(pattern: Pattern) -> str:
 
 
 def _operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
-    """Both parts of a combination, and whether each stands in brackets: signs of one kind are read from the left."""
+    """Returns both parts of a combination, and whether each needs brackets; equal operators associate to the left."""
     left, right = pattern.parts()
     return [(left, left.sign not in ('', pattern.sign)), (right, right.sign != '')]
 
 
 def _written_fields(pattern: Pattern) -> list[str]:
-    """The fields of a pattern that are no defaults: those without a default as they are, the others by name."""
+    """Returns a pattern's fields as text: those without a default by value, others as name=value if not the default."""
     written: list[str] = []
     for field in dataclasses.fields(pattern):
         value = getattr(pattern, field.name)

@@ -1,21 +1,21 @@
-"""Pictures of patterns and what they cost: shades for images, characters for a terminal, figures."""
+"""Pictures and costs of patterns: shades for images, characters for a terminal, and numbers of pairs and tiles."""
 
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern
 from efficient_attention.attention.patterns.tile_table import TileTable, listing, passes, tile_table
 
-# Shades of a pair: in no kept tile; in a kept one but forbidden (computed, then masked); allowed in a tile that needs
-# a mask; allowed in a tile of allowed pairs alone.
+# Shades of a pair. EMPTY: in no kept tile. MASKED_OUT: forbidden but in a kept tile, so computed and then masked.
+# PARTIAL: allowed, in a tile that needs a mask. WHOLE: allowed, in a tile without forbidden pairs.
 EMPTY, MASKED_OUT, PARTIAL, WHOLE = range(4)
 
-EXACT_LENGTH = 2048  # up to here every pair is looked at
-SAMPLED_ROWS = 1024  # beyond, so many queries
-CHARACTERS = '·░▒▓█'  # no pair, up to a third, up to two thirds, more, all
+EXACT_LENGTH = 2048  # up to this length every pair is computed
+SAMPLED_ROWS = 1024  # queries sampled for longer rows
+CHARACTERS = '·░▒▓█'  # share of allowed pairs: none, up to a third, up to two thirds, more, all
 
 
 def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int = 1) -> np.ndarray:
-    """Shade of each pair of the listed positions, uint8 [L, L]; `order`: the one in which they are listed."""
+    """Returns the shade of each pair of the listed positions, uint8 [L, L]; `order` is the order of the listing."""
     allowed = np.broadcast_to(pattern(positions[:, None], positions[None]), (len(positions),) * 2)
     tiles = tile_shades(tile_table(pattern, positions, positions, size, order))
     tile_of = np.arange(len(positions)) // size
@@ -24,7 +24,7 @@ def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int =
 
 
 def tile_shades(table: TileTable) -> np.ndarray:
-    """Shade of each tile, uint8 [query tiles, key tiles]: EMPTY, PARTIAL or WHOLE."""
+    """Returns the shade of each tile, uint8 [query tiles, key tiles]: EMPTY, PARTIAL or WHOLE."""
     shades = np.full((table.query_tiles, table.key_tiles), EMPTY, np.uint8)
     rows = np.repeat(np.arange(table.query_tiles), table.counts)
     shades[rows, table.keys] = np.where(table.is_whole, WHOLE, PARTIAL)
@@ -32,14 +32,14 @@ def tile_shades(table: TileTable) -> np.ndarray:
 
 
 def listed_positions(length: int, order: int) -> np.ndarray:
-    """Positions 0, 1, ... by residue modulo `order`."""
+    """Returns positions 0, 1, ... sorted by residue modulo `order`."""
     return np.arange(length)[listing(np.arange(length), order)]
 
 
 def in_characters(pattern: Pattern, length: int, columns: int = 32) -> str:
-    """A picture of at most `columns` x `columns` characters: query positions downwards, key positions to the right.
+    """Returns a picture of at most `columns` x `columns` characters, with queries downwards and keys to the right.
 
-    The darker, the more pairs are allowed; beyond EXACT_LENGTH all, some or none.
+    Darker characters mean more allowed pairs. Beyond EXACT_LENGTH only all, some and none are distinguished.
     """
     size = -(-length // columns)
     starts = np.arange(0, length, size)
@@ -57,7 +57,7 @@ def in_characters(pattern: Pattern, length: int, columns: int = 32) -> str:
 
 
 def describe(pattern: Pattern, length: int, size: int) -> list[str]:
-    """Lines that say how many pairs the pattern allows and which tiles of `size` positions its passes keep."""
+    """Returns lines with the number of allowed pairs and of tiles of `size` positions that the pattern keeps."""
     share, is_exact = pair_density(pattern, length)
     kind = '' if is_exact else f' (measured on {SAMPLED_ROWS} queries)'
     lines = [f'pairs allowed: {share:.3%} of {length} x {length}, {share * length:.1f} keys a query{kind}']
@@ -77,7 +77,7 @@ def describe(pattern: Pattern, length: int, size: int) -> list[str]:
 
 
 def pair_density(pattern: Pattern, length: int) -> tuple[float, bool]:
-    """The share of allowed pairs, and whether it is exact: beyond EXACT_LENGTH it is that of some random queries."""
+    """Returns the share of allowed pairs, and whether it is exact; beyond EXACT_LENGTH it is a sample of queries."""
     is_exact = length <= EXACT_LENGTH
     queries = np.arange(length)
     if not is_exact:

@@ -1,4 +1,4 @@
-"""The patterns of papers as combinations of others."""
+"""The patterns of papers (Longformer, BigBird, Sparse Transformer) as combinations of basic patterns."""
 
 from efficient_attention.attention.patterns.bands import Causal, Window
 from efficient_attention.attention.patterns.blocks import Block
@@ -9,12 +9,15 @@ from efficient_attention.attention.patterns.strided import Strided, Summary
 
 
 def longformer(radius: int, tokens: int = 1, dilation: int = 1) -> Pattern:
-    """A window and global tokens (Beltagy et al. 2020, arXiv 2004.05150); base: radius 256."""
+    """Returns a window and global tokens (Beltagy et al. 2020, arXiv 2004.05150); the base model has radius 256."""
     return Window(radius, dilation) | GlobalTokens(tokens)
 
 
 def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
-    """Three blocks of window, first and last block global, random blocks (Zaheer et al. 2020, arXiv 2007.14062)."""
+    """Returns window, global and random blocks (Zaheer et al. 2020, arXiv 2007.14062).
+
+    The window has three blocks, the first and the last block are global, and each block reads `random` random blocks.
+    """
     return (
         Block(block, back=1, ahead=1)
         | GlobalTokens(block, last=block)
@@ -23,10 +26,13 @@ def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
 
 
 def sparse_fixed(block: int = 128, width: int = 8) -> Pattern:
-    """Both fixed heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509, section 4.3)."""
+    """Returns both fixed heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509, 4.3)."""
     return Causal() & (Block(block) | Summary(block, width))
 
 
 def sparse_strided(stride: int = 128) -> Pattern:
-    """Both strided heads merged into one: the last `stride` positions and the query, and every stride-th before it."""
+    """Returns both strided heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509).
+
+    A query reads itself, the last `stride` positions, and every stride-th position before it.
+    """
     return Causal() & (Window(stride) | Strided(stride))

@@ -1,4 +1,4 @@
-"""Random tiles: each tile of queries reads some tiles of keys, drawn once."""
+"""`RandomTiles`: each tile of queries reads a few randomly chosen tiles of keys, as in BigBird."""
 
 import dataclasses
 import functools
@@ -12,13 +12,13 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class RandomTiles(Pattern):
-    """Each tile of `size` queries reads `per_row` tiles of keys, drawn once from (seed, layer, head, tile).
+    """Each tile of `size` queries reads `per_row` tiles of keys, sampled once from (seed, layer, head, tile).
 
-    Drawn without replacement among all tiles but those within `near` of the query's own tile and the `ends` first
-    and last ones: with near = ends = 1 BigBird's random blocks, which its window and its global blocks never hold.
-    A query beyond the keys takes the row of its tile number modulo the number of key tiles. Unlike BigBird's code,
-    which at some lengths draws from the first 1,024 tokens alone, all tiles are eligible.
-    Source: Zaheer et al. 2020, arXiv 2007.14062, section 2.
+    Tiles are sampled without replacement, except those within `near` of the query's tile and the first and last `ends`
+    tiles. With near = ends = 1 these are BigBird's random blocks, which never include its window and global blocks. A
+    query beyond the keys uses the row of its tile number modulo the number of key tiles. All tiles are eligible, unlike
+    in BigBird's code, which at some lengths samples only from the first 1,024 tokens. Source: Zaheer et al. 2020, arXiv
+    2007.14062, section 2.
     """
 
     per_row: int
@@ -28,7 +28,7 @@ class RandomTiles(Pattern):
     ends: int = 0
     layer: int = 0
     head: int = 0
-    keys: int = 0  # number of keys, filled in by `for_keys`
+    keys: int = 0  # number of keys, set by `for_keys`
 
     def __post_init__(self) -> None:
         check_sizes(1, self, per_row=self.per_row, size=self.size)
@@ -45,7 +45,7 @@ class RandomTiles(Pattern):
         return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by how many chosen tiles lie in the rectangle between both ranges."""
+        """Returns (some, every), decided by the number of chosen tiles in the rectangle between both ranges."""
         count = len(self.chosen())
         rows = np.arange(int(query.high.max()) // self.size + 1)
         padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)
@@ -58,21 +58,21 @@ class RandomTiles(Pattern):
         return found > 0, found == (bottom - top) * (right - left)
 
     def chosen(self) -> np.ndarray:
-        """Which key tiles each query tile reads: booleans [query tiles, key tiles]."""
+        """Returns which key tiles each query tile reads: booleans [query tiles, key tiles]."""
         if not self.keys:
             raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
         return _draw_tiles(self)
 
     def for_keys(self, length: int) -> 'RandomTiles':
-        """The pattern with the number of keys, among whose tiles it draws."""
+        """Returns the pattern with the number of keys set; tiles are sampled among the tiles of these keys."""
         return dataclasses.replace(self, keys=length)
 
-    def for_head(self, head: int, heads: int) -> 'RandomTiles':  # noqa: ARG002  every head draws for itself
-        """The pattern with the number of the head, which draws for itself."""
+    def for_head(self, head: int, heads: int) -> 'RandomTiles':  # noqa: ARG002  each head has its own sample
+        """Returns the pattern with the number of the head set; each head has its own sample."""
         return dataclasses.replace(self, head=head)
 
     def for_layer(self, layer: int) -> 'RandomTiles':
-        """The pattern with the number of the layer, which draws for itself."""
+        """Returns the pattern with the number of the layer set; each layer has its own sample."""
         return dataclasses.replace(self, layer=layer)
 
 
@@ -83,7 +83,7 @@ def _draw_tiles(pattern: RandomTiles) -> np.ndarray:
     generator = np.random.default_rng([pattern.seed, pattern.layer, pattern.head])
     scores = generator.random((count, count))
     is_end = (numbers < pattern.ends) | (numbers >= count - pattern.ends)
-    scores[(abs(numbers[:, None] - numbers) <= pattern.near) | is_end] = 2.0  # drawn last, then not at all
+    scores[(abs(numbers[:, None] - numbers) <= pattern.near) | is_end] = 2.0  # sorted last, then left out below
     drawn = np.argsort(scores, axis=1, kind='stable')[:, : pattern.per_row]
     chosen = np.zeros((count, count), bool)
     np.put_along_axis(chosen, drawn, np.take_along_axis(scores, drawn, 1) < 2.0, 1)

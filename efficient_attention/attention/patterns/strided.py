@@ -1,4 +1,4 @@
-"""The patterns of the Sparse Transformer: keys every so many positions, and the last ones of each block."""
+"""The patterns of the Sparse Transformer: keys at every `stride`-th distance, and the last keys of each block."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from efficient_attention.errors import InputError
 class Strided(Pattern):
     """Keys whose distance to the query is a multiple of `stride`, on both sides.
 
-    Source: Child et al. 2019, arXiv 1904.10509 (Sparse Transformer), section 4.3, its second strided head.
+    Source: Child et al. 2019, arXiv 1904.10509 (Sparse Transformer), section 4.3, the second strided head.
     """
 
     stride: int
@@ -26,17 +26,17 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by residues where positions are listed by them, else by the range of differences."""
+        """Returns (some, every), decided by residues if positions are listed by residue, else by differences."""
         return multiples(self.stride, query, key)
 
     @property
     def order(self) -> int:
-        """The stride: listed by residue, the pairs that are allowed form blocks."""
+        """The stride: with positions listed by residue, the allowed pairs form blocks."""
         return self.stride
 
     @property
     def goes_by_distance(self) -> bool:
-        """True: the distance of query and key decides alone."""
+        """True: the pattern depends only on the distance between query and key."""
         return True
 
 
@@ -59,7 +59,10 @@ class Summary(Pattern):
         return (key % self.block >= self.block - self.width) & (query == query)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Decided by residues where positions are listed by them, else by counts of summary positions."""
+        """Returns (some, every), decided by residues if positions are listed by residue, else by counts.
+
+        The counts are of summary positions in each range.
+        """
         if key.order == self.block:
             first, any_query = self.block - self.width, query.low == query.low
             return any_query & (key.residue_high >= first), any_query & (key.residue_low >= first)
@@ -68,11 +71,11 @@ class Summary(Pattern):
         return any_query & (count > 0), any_query & (count == key.high - key.low + 1)
 
     def count_up_to(self, position: np.ndarray) -> np.ndarray:
-        """How many positions 0 ... `position` are summary positions."""
+        """Returns how many of the positions 0 ... `position` are summary positions."""
         blocks, rest = np.divmod(position + 1, self.block)
         return blocks * self.width + np.maximum(rest - (self.block - self.width), 0)
 
     @property
     def order(self) -> int:
-        """The block size: listed by residue, summary positions lie together; in natural order each tile holds a few."""
+        """The block size: listed by residue, summary positions are contiguous; in natural order each tile has a few."""
         return self.block

@@ -1,9 +1,8 @@
 """The table of [S, S] tiles of scores that a pattern keeps: built on the host, cached, without any [L, L] array.
 
-Positions are listed in natural order, or by residue modulo a stride where a pattern is dense among positions of one
-residue; a tile is S consecutive entries of that list for queries by S for keys. A table holds for each query tile the
-key tiles that it must visit, as offsets into one flat list, so a row of two tiles beside a row of a thousand costs
-what it needs.
+Positions are listed in natural order, or by residue modulo a stride if a pattern is dense among positions of one
+residue. A tile is S consecutive queries of that list by S consecutive keys. For each query tile a table holds the list
+of key tiles to visit, as offsets into one flat list. Rows of two and of a thousand tiles thus fit without padding.
 """
 
 import dataclasses
@@ -16,9 +15,9 @@ from efficient_attention.attention.patterns.pattern import Pattern, Ranges
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TileTable:
-    """For query tile i the key tiles keys[offsets[i] : offsets[i + 1]], ascending.
+    """The tiles that a pattern keeps: for query tile i, the key tiles keys[offsets[i] : offsets[i + 1]], ascending.
 
-    A tile marked in `is_whole` (bool, like `keys`) holds allowed pairs alone; another one needs a mask.
+    All pairs of a tile marked in `is_whole` (bool, like `keys`) are allowed; other tiles need a mask.
     """
 
     offsets: np.ndarray
@@ -33,15 +32,15 @@ class TileTable:
 
     @property
     def counts(self) -> np.ndarray:
-        """How many key tiles each query tile visits."""
+        """The number of key tiles that each query tile visits."""
         return np.diff(self.offsets)
 
     def row(self, query_tile: int) -> np.ndarray:
-        """The key tiles that one query tile visits."""
+        """Returns the key tiles that one query tile visits."""
         return self.keys[self.offsets[query_tile] : self.offsets[query_tile + 1]]
 
     def transposed(self) -> 'TileTable':
-        """For each key tile the query tiles that visit it."""
+        """Returns the table with both sides exchanged: for each key tile, the query tiles that visit it."""
         queries = np.repeat(np.arange(self.query_tiles), self.counts)
         by_key = np.argsort(self.keys, kind='stable')
         offsets = np.concatenate([[0], np.cumsum(np.bincount(self.keys, minlength=self.key_tiles))])
@@ -49,14 +48,14 @@ class TileTable:
 
 
 def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: int, order: int = 1) -> TileTable:
-    """The tiles that `pattern` keeps.
+    """Returns the table of the tiles that `pattern` keeps.
 
     Args:
-        pattern: of one head, with the number of keys filled in.
-        queries: positions [L] as `listed` gives them.
-        keys: positions [M], likewise.
+        pattern: of one head, with the number of keys set.
+        queries: positions [L] in the order of `listing`.
+        keys: positions [M] in the order of `listing`.
         size: S, positions.
-        order: the order in which the positions are listed.
+        order: the modulus of `listing`.
     """
     some, every = pattern.tiles(position_ranges(queries, size, order, 1), position_ranges(keys, size, order, 0))
     shape = -(-len(queries) // size), -(-len(keys) // size)
@@ -66,7 +65,7 @@ def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: in
 
 
 def every_tile(queries: int, keys: int, size: int) -> TileTable:
-    """All tiles, each in need of a mask: for positions that only the running program knows."""
+    """Returns a table of all tiles, each with a mask, for positions that are known only while the program runs."""
     rows, columns = -(-queries // size), -(-keys // size)
     return TileTable(
         np.arange(rows + 1) * columns, np.tile(np.arange(columns), rows), np.zeros(rows * columns, bool), columns
@@ -74,12 +73,12 @@ def every_tile(queries: int, keys: int, size: int) -> TileTable:
 
 
 def listing(positions: np.ndarray, order: int) -> np.ndarray:
-    """The numbers of the positions [L], by residue of the position modulo `order`, otherwise in their own order."""
+    """Returns the indices of the positions [L], sorted by position modulo `order`; equal residues keep their order."""
     return np.argsort(positions % order, kind='stable') if order > 1 else np.arange(len(positions))
 
 
 def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> Ranges:
-    """What positions and residues each run of `size` spans, with a new axis; the last run may be shorter."""
+    """Returns the range of positions and residues in each run of `size`, with a new axis; the last run may be short."""
     starts = np.arange(0, len(positions), size)
     residues = positions % order
     low, high, residue_low, residue_high = (
@@ -92,9 +91,9 @@ def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> 
 
 @functools.lru_cache(maxsize=256)
 def passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
-    """The pattern as disjoint patterns, each with the order of positions in which it keeps few tiles.
+    """Returns the pattern as disjoint patterns, each with the order of positions in which it keeps few tiles.
 
-    A union of parts that prefer different orders becomes one pass for each order; no pair is in two of them.
+    A union of parts that prefer different orders becomes one pass per order; no pair is in two passes.
     """
     by_order: dict[int, Pattern] = {}
     for part in pattern.alternatives():

@@ -1,4 +1,4 @@
-"""The centroids of routing attention: which tokens are near them, and the sums that their running means are made of.
+"""The centroids of routing attention: which tokens are near them, and the sums that update their running means.
 
 Letters: C centroids of a head, w tokens that each of them takes; X the K coordinates of a vector and one more.
 """
@@ -15,7 +15,7 @@ from efficient_attention.attention.device_mesh import on_own_rows
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.weights import MASKED
 
-SMALLEST_VARIANCE = 1e-6  # added to the variance of a vector, so that one of zeros stays one
+SMALLEST_VARIANCE = 1e-6  # added to the variance of a vector, so that a vector of zeros stays zero
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -24,8 +24,8 @@ class Nearness(NamedTuple):
 
     Args:
         unit_BHLK: float32; the vectors on the unit sphere.
-        products_BHCL: float32; of centroids with these.
-        valid_BL: which of them are no padding; None: all.
+        products_BHCL: float32; products of the centroids with these vectors.
+        valid_BL: which tokens are not padding; None: all.
     """
 
     unit_BHLK: Array
@@ -34,7 +34,10 @@ class Nearness(NamedTuple):
 
 
 def layer_norm(x_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B L H K']:
-    """Each vector less its mean and divided by its deviation, float32: of length sqrt(K), without scale or bias."""
+    """Returns each vector minus its mean, divided by its standard deviation, in float32, without scale or bias.
+
+    The result has length sqrt(K).
+    """
     x_BLHK = x_BLHK.astype(jnp.float32)
     x_BLHK = x_BLHK - x_BLHK.mean(axis=-1, keepdims=True)
     return x_BLHK * jax.lax.rsqrt(jnp.square(x_BLHK).mean(axis=-1, keepdims=True) + SMALLEST_VARIANCE)
@@ -43,7 +46,7 @@ def layer_norm(x_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B L H K']:
 def nearness(
     normal_BHLK: Float[Array, 'B H L K'], centroids_HCX: Float[Array, 'H C X'], valid_BL: Bool[Array, 'B L'] | None
 ) -> Nearness:
-    """The products of the centroids' first K coordinates with layer-normalised vectors, divided by sqrt(K)."""
+    """Returns the products of the centroids' first K coordinates with layer-normalised vectors, divided by sqrt(K)."""
     width = normal_BHLK.shape[-1]
     centroids_HCK = jax.lax.stop_gradient(centroids_HCX[..., :width])
     unit_BHLK = jax.lax.stop_gradient(normal_BHLK) * (1.0 / math.sqrt(width))
@@ -52,7 +55,10 @@ def nearness(
 
 
 def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
-    """The places of the `size` tokens nearest to each centroid, the earlier of two alike; padding only behind all."""
+    """Returns the indices of the `size` tokens nearest to each centroid, nearest first, with padding last.
+
+    Of two equally near tokens the earlier one comes first.
+    """
     products_BHCL = near.products_BHCL
     if near.valid_BL is not None:
         products_BHCL = jnp.where(near.valid_BL[:, None, None], products_BHCL, MASKED)
@@ -60,12 +66,12 @@ def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
 
 
 def places_of_largest(x_BHCL: Float[Array, 'B H C L'], count: int) -> Int[Array, 'B H C w']:
-    """The places of the largest numbers along L, from the largest on."""
+    """Returns the indices of the `count` largest numbers along L, largest first."""
     return on_own_rows(lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1], x_BHCL)
 
 
 def statistics(near: Nearness) -> Float[Array, 'H C X']:
-    """For each centroid the sum of the unit vectors that it is the nearest to, of all rows, and their number."""
+    """Returns for each centroid the sum of all unit vectors nearest to it, over all rows, and their number."""
     products_BHCL, count = near.products_BHCL, near.products_BHCL.shape[2]
     numbers_BHCL = jax.lax.broadcasted_iota(jnp.int32, products_BHCL.shape, 2)
     is_largest_BHCL = products_BHCL == products_BHCL.max(axis=2, keepdims=True)
@@ -81,10 +87,10 @@ def statistics(near: Nearness) -> Float[Array, 'H C X']:
 def with_statistics(
     out: Float[Array, '...'], centroids_HCX: Float[Array, 'H C X'], queries: Nearness, keys: Nearness
 ) -> Float[Array, '...']:
-    """`out` as it is; the centroids' gradient is the `statistics` of queries and keys, and not what the loss asks for.
+    """Returns `out` unchanged; as the centroids' gradient it returns the `statistics` of queries and keys.
 
-    So they add up as gradients do: once a step, over devices, micro-batches, rows and layers that share centroids. An
-    evaluation has none, and layers that are computed a second time for their gradients count once.
+    The statistics therefore add up as gradients do: once per step, over devices, micro-batches, rows and layers that
+    share centroids. An evaluation has none, and layers that are recomputed for their gradients count once.
     """
     del centroids_HCX, queries, keys
     return out

@@ -25,39 +25,40 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class Routing(Mechanism):
-    """Softmax attention inside clusters: each centroid of a head takes the tokens nearest to it, by query and by key.
+    """Softmax attention inside clusters: each centroid of a head takes the queries and the keys nearest to it.
 
-    Queries and keys are layer-normalised without scale or bias, q' and k' of length sqrt(K). A centroid m takes the
-    `size` queries of the row with the largest m q', and apart from them the `size` keys with the largest m k', the
-    earlier of two alike, padding never. Its queries read its keys by a softmax of q' k' / sqrt(K) over those of their
-    segment, causally those up to the query. A query in several clusters gets the mean of what it reads in those where
-    it may read any key, and zeros where there is none.
+    Queries and keys are layer-normalised without scale or bias, giving q' and k' of length sqrt(K). A centroid m takes
+    the `size` queries of the row with the largest m q' and, separately, the `size` keys with the largest m k'. Ties go
+    to the earlier token; padding is never taken. The queries of a cluster read its keys by a softmax of q' k' /
+    sqrt(K). They read only keys of their segment, and if causal only keys up to the query. A query in several clusters
+    gets the mean over the clusters in which it may read any key, and zeros if there is none.
 
-    The causal form masks inside clusters, but which tokens a centroid takes depends on the whole row, as with LSH: the
-    gradient to later tokens is zero, and yet another later token may change what is read. Other texts of a packed
-    row take places in clusters, too.
+    The causal form masks inside clusters, but which tokens a centroid takes depends on the whole row, as in LSH. The
+    gradient to later tokens is zero, yet a changed later token may change which keys are read. Other texts of a packed
+    row also take places in clusters.
 
-    The first `local_heads` may be local instead: softmax of q k / sqrt(K) over the keys at most `window` tokens away.
+    The first `local_heads` heads can be local instead: softmax of q k / sqrt(K) over the keys at most `window` tokens
+    away.
 
-    Centroids are no weights that a loss moves. They start as random points of the unit sphere and are running means of
-    the vectors q' / sqrt(K) and k' / sqrt(K) that they are the nearest to, which training takes once a step from sums
-    over the global batch (`Operand.is_running_mean`). There is no k-means of the first batch, and no term that draws
-    tokens towards their centroids.
+    Centroids are not trained by a loss. They start as random points of the unit sphere. They are running means of the
+    vectors q' / sqrt(K) and k' / sqrt(K) nearest to them. Training updates them once per step from sums over the global
+    batch (`Operand.is_running_mean`). There is no k-means of the first batch, and no loss term that pulls tokens
+    towards their centroids.
 
     Source: Roy et al. 2020, arXiv 2003.05997, section 4.1 and algorithm 1, where causal queries are the keys, as with
-    `model.shared_qk`; the mean over clusters and the mean over the tokens of a step are those of P. Wang's code.
+    `model.shared_qk`. The mean over clusters and the mean over the tokens of a step follow P. Wang's code.
 
     Args:
         clusters: centroids of each head, C; about the square root of the length.
-        size: the tokens that each takes by query, and by key, w; length / C.
-        local_heads: of the heads; the paper has half of them.
+        size: w, tokens that each centroid takes by query, and by key; about length / C.
+        local_heads: number of local heads; half of the heads in the paper.
         window: how many tokens a local head reads to each side of a query.
         causal: no query reads a later key.
     """
 
     name = 'routing'
     form = Form(why_no_decoding='clusters are chosen from the whole row')
-    reads = Reads(other_sequence=False, by_other_texts=True)  # all texts of a row take places in its clusters
+    reads = Reads(other_sequence=False, by_other_texts=True)  # all texts of a row compete for places in clusters
 
     clusters: int = 64
     size: int = 64
@@ -75,27 +76,27 @@ class Routing(Mechanism):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions where it is causal or some heads are local; clusters go by content."""
+        """Requires positions if it is causal or some heads are local; clusters depend only on content."""
         return Needs(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
-        """The centroids [H, C, K + 1] of the heads that are not local; the last column has their tokens' number."""
+        """Returns the centroids [H, C, K + 1] of the heads that are not local; the last column is for token counts."""
         routed = heads - self.local_heads
-        if routed < 1:  # refused by `check_heads`
+        if routed < 1:  # `check_heads` raises
             return {}
         return {'centroids': Operand((routed, self.clusters, width + 1), 1.0 / math.sqrt(width), is_running_mean=True)}
 
     def differs_by_head(self, heads: int) -> bool:
-        """True: each head has centroids of its own."""
+        """Returns True for several heads: each head has its own centroids."""
         return heads > 1
 
     def check_heads(self, heads: int) -> None:
-        """Raises an InputError where no head is left that is not local."""
+        """Raises an InputError if all heads are local."""
         require(self.local_heads < heads, 'routing local_heads', self.local_heads, f'below {heads}, the heads')
 
 
 def check(request: Request) -> None:
-    """Raises NotImplementedError for what is not served, and InputError where all heads are local."""
+    """Raises NotImplementedError for unsupported options, and InputError if all heads are local."""
     mechanism, (queries, keys) = of_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
     mechanism.check_heads(request.query.shape[2])
     form = 'causal form' if mechanism.causal else 'local heads'
@@ -110,18 +111,18 @@ def check(request: Request) -> None:
 
 
 def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
-    """Which queries are no padding; None: all."""
+    """Returns which queries are not padding; None: all."""
     return None if request.segments is None else jnp.not_equal(request.segments.query, 0)
 
 
 def is_allowed(request: Request) -> Bool[Array, 'b 1 #L #M']:
-    """Whether each key is in the query's segment and, where attention is causal, does not come after the query."""
+    """Returns whether each key is in the query's segment and, if causal, not after the query."""
     allowed_b1LM = same_segment(request)
     return allowed_b1LM & up_to_query(request) if of_kind(Routing, request.mechanism).causal else allowed_b1LM
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The weights of keys, of local heads and then of those with clusters."""
+    """Returns the weights of keys, of local heads first and then of heads with clusters."""
     check(request)
     local = of_kind(Routing, request.mechanism).local_heads
     query_BLHK, key_BMHK = request.query, per_head(request.key, request.query.shape[2])
@@ -134,7 +135,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 def local_weights(
     request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
 ) -> Float[Array, 'B H L M']:
-    """The weights of local heads."""
+    """Returns the weights of local heads."""
     mechanism, (length, width) = of_kind(Routing, request.mechanism), query_BLHK.shape[1::2]
     query_BLHK, key_BMHK = query_BLHK.astype(jnp.float32) / math.sqrt(width), key_BMHK.astype(jnp.float32)
     logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK, key_BMHK, precision=HIGHEST)
@@ -146,9 +147,9 @@ def local_weights(
 def cluster_weights(
     request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
 ) -> Float[Array, 'B H L M']:
-    """The mean over a query's clusters of softmax weights, from e^(q' k' / sqrt(K)) and its sum in each cluster.
+    """Returns the mean over a query's clusters of its softmax weights in each cluster.
 
-    No maximum has to be taken off: a logit is at most sqrt(K), whatever the vectors.
+    The softmax needs no maximum subtracted, because a logit is at most sqrt(K) for any vectors.
     """
     size, width = of_kind(Routing, request.mechanism).size, query_BLHK.shape[3]
     query_BLHK, key_BMHK, centroids_HCX = layer_norm(query_BLHK), layer_norm(key_BMHK), request.operand('centroids')
@@ -167,14 +168,14 @@ def cluster_weights(
 
 
 def is_taken(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
-    """1 for the tokens at these places, 0 for others."""
+    """Returns 1 for the tokens at these indices, 0 for others."""
     return (places_BHCw[..., None] == jnp.arange(length)[None, None, None, None]).any(axis=3).astype(jnp.float32)
 
 
 def multiply_adds(mechanism: Routing, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: tokens against centroids, and two products over the pairs of clusters and windows.
+    """Returns the multiply-adds of one row: tokens times centroids, two products over pairs of clusters and windows.
 
-    The centroids' statistics, which only training takes, are left out.
+    The centroids' statistics, which only training computes, are left out.
     """
     size, routed = min(mechanism.size, length), heads - mechanism.local_heads
     in_clusters = 2 * mechanism.clusters * width * (length + size**2)

@@ -1,4 +1,4 @@
-"""Routing attention without an array of all pairs: the tokens of clusters and of windows are brought together.
+"""Routing attention without an array of all pairs: the tokens of each cluster and of each window are gathered.
 
 Letters: g groups of s queries and m keys that they are compared with: the clusters, or the blocks of windows.
 """
@@ -28,7 +28,7 @@ Places = Array | np.ndarray
 
 
 class Vectors(NamedTuple):
-    """Queries, keys and values of some heads, by the place in the row or in groups."""
+    """Queries, keys and values of some heads, by index in the row or in groups."""
 
     query: Shaped[Array, 'B H *tokens K']
     key: Shaped[Array, 'B H *tokens K']
@@ -37,15 +37,15 @@ class Vectors(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """What is known of the tokens in groups beside their vectors; axes B and H may be 1.
+    """Properties of the tokens in groups besides their vectors; axes B and H may be 1.
 
     Args:
-        query_BHgs: int32; the places of queries in the row.
-        key_BHgm: int32; those of keys.
-        query_segments_BHgs: None where all pairs are of one segment.
+        query_BHgs: int32; the indices of queries in the row.
+        key_BHgm: int32; the indices of keys in the row.
+        query_segments_BHgs: None if all pairs are of one segment.
         key_segments_BHgm: 0 where there is no key.
-        first_head: the number of the first head.
-        heads: how many there are.
+        first_head: the index of the first head.
+        heads: the number of heads.
     """
 
     query_BHgs: Places
@@ -57,7 +57,7 @@ class Groups:
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `Routing`, with padding, segments, grouped heads and dropout of weights."""
+    """Returns the output of `Routing`, with padding, segments, grouped heads and dropout of weights."""
     check(request)
     local, heads = of_kind(Routing, request.mechanism).local_heads, request.query.shape[2]
     query_BLHK, key_BLHK, value_BLHK = request.query, per_head(request.key, heads), per_head(request.value, heads)
@@ -69,7 +69,7 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def in_clusters(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
-    """The results of heads with clusters, float32, from vectors [B, L, H, K]."""
+    """Returns the float32 results of heads with clusters, from vectors [B, L, H, K]."""
     mechanism, dtype, centroids_HCX = (
         of_kind(Routing, request.mechanism),
         rows.value.dtype,
@@ -98,7 +98,7 @@ def in_clusters(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
 
 
 def in_windows(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
-    """The results of local heads, float32, from vectors [B, L, H, K]."""
+    """Returns the float32 results of local heads, from vectors [B, L, H, K]."""
     mechanism, (length, width) = of_kind(Routing, request.mechanism), rows.query.shape[1::2]
     cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
     query_BHLK, key_BHLK, value_BHLK = (x_BLHK.swapaxes(1, 2) for x_BLHK in rows)
@@ -121,7 +121,7 @@ def in_windows(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
 def attend_groups(
     request: Request, vectors: Vectors, groups: Groups, window: int | None = None
 ) -> tuple[Float[Array, 'B H g s K'], Bool[Array, '#B #H #g #s']]:
-    """Softmax attention within groups, float32, of scaled queries; and which queries may read a key."""
+    """Returns float32 softmax attention within groups, for scaled queries, and which queries may read a key."""
     allowed_BHgsm = allowed_pairs(groups, window, causal=of_kind(Routing, request.mechanism).causal)
     pairs = Pairs(allowed_BHgsm, kept_pairs(request, groups))
     out_BHgsK = read_slots(vectors.query, vectors.key, vectors.value, pairs, dropout_rate(request))
@@ -129,7 +129,7 @@ def attend_groups(
 
 
 def allowed_pairs(groups: Groups, window: int | None, *, causal: bool) -> Bool[Array, 'b h g s m'] | None:
-    """Which pairs of a group are of one segment, in the window and, where attention is causal, in order; None: all."""
+    """Returns which pairs of a group share a segment, lie in the window and, if causal, are in order; None: all."""
     query_BHgs1, key_BHg1m = jnp.asarray(groups.query_BHgs)[..., None], jnp.asarray(groups.key_BHgm)[..., None, :]
     masks = []
     if groups.query_segments_BHgs is not None and groups.key_segments_BHgm is not None:
@@ -137,13 +137,16 @@ def allowed_pairs(groups: Groups, window: int | None, *, causal: bool) -> Bool[A
         masks.append((groups.query_segments_BHgs[..., None] == segments_BHg1m) & (segments_BHg1m != 0))
     if causal:
         masks.append(key_BHg1m <= query_BHgs1)
-    if window is not None and masks:  # one block of all keys needs none
+    if window is not None and masks:  # without masks there is one block, in which all keys are near
         masks.append(jnp.abs(query_BHgs1 - key_BHg1m) <= window)
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
 def kept_pairs(request: Request, groups: Groups) -> Bool[Array, 'B H g s m'] | None:
-    """What dropout leaves, by the bits of `dropout.keep_mask`: the same for a pair in all clusters; None: it is off."""
+    """Returns which pairs dropout keeps; a pair has the same bits in all clusters. None: dropout is off.
+
+    The bits are those of `dropout.keep_mask`.
+    """
     if request.dropout is None:
         return None
     rate, rng = request.dropout
@@ -157,7 +160,7 @@ def kept_pairs(request: Request, groups: Groups) -> Bool[Array, 'B H g s m'] | N
 def at_places(
     x_BhL: Shaped[Array, 'B h L *rest'], places_BHCw: Int[Array, 'B H C w']
 ) -> Shaped[Array, 'B H C w *rest']:
-    """The tokens at these places of their row and head; `x` may be the same for all heads."""
+    """Returns the tokens at these indices of their row and head; `x` may be the same for all heads."""
     x_BHL = jnp.broadcast_to(x_BhL, (*places_BHCw.shape[:2], *x_BhL.shape[2:]))
     take = jax.vmap(jax.vmap(lambda x, places: x.at[places].get(mode='promise_in_bounds')))
     return take(x_BHL, places_BHCw)
@@ -166,7 +169,7 @@ def at_places(
 def mean_by_place(
     x_BHCwK: Float[Array, 'B H C w K'], has_key_bhCw: Bool[Array, '#B #H #C #w'], places_BHCw: Array, length: int
 ) -> Float[Array, 'B H L K']:
-    """The mean of what each token has read in those of its clusters where it may read any key; zeros without any."""
+    """Returns each token's mean over those of its clusters in which it may read any key; zeros without any."""
 
     def one_head(x_CwK: Array, has_key_Cw: Array, places_Cw: Array) -> Array:
         zeros_LK, zeros_L = jnp.zeros((length, x_CwK.shape[2])), jnp.zeros(length)

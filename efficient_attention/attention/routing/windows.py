@@ -1,4 +1,4 @@
-"""The local heads' windows as blocks of queries, each with the blocks of keys that its windows reach into.
+"""The local heads' windows as blocks of queries, each with the blocks of keys that its windows reach.
 
 Letters: n blocks of a row, s queries of a block, m keys that a block's queries are compared with.
 """
@@ -13,11 +13,11 @@ from jaxtyping import Shaped
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """How a row is cut.
+    """How a row is cut into blocks.
 
     Args:
-        size: s, tokens of a block, as many as a window reaches to each side.
-        blocks: n; the last one is filled up.
+        size: s, tokens of a block, equal to the window on one side.
+        blocks: n; the last one is padded.
         before: blocks before its own that a block reads.
         after: blocks after its own that it reads.
     """
@@ -29,12 +29,12 @@ class Cut:
 
     @property
     def read(self) -> int:
-        """The blocks that a block reads."""
+        """The number of blocks that a block reads."""
         return self.before + 1 + self.after
 
 
 def cut_windows(length: int, window: int, *, causal: bool) -> Cut:
-    """The cut of rows of `length` tokens."""
+    """Returns the blocks of rows of `length` tokens."""
     size = min(window, length)
     blocks = -(-length // size)
     before = int(blocks > 1)
@@ -42,14 +42,14 @@ def cut_windows(length: int, window: int, *, causal: bool) -> Cut:
 
 
 def query_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: Cut) -> Shaped[Array, 'B H n s *rest']:
-    """Blocks of tokens, zeros behind the row."""
+    """Returns the tokens in blocks, with zeros after the end of the row."""
     extra = cut.size * cut.blocks - x_BHLx.shape[2]
     x_BHLx = jnp.pad(x_BHLx, ((0, 0), (0, 0), (0, extra), *[(0, 0)] * (x_BHLx.ndim - 3)))
     return x_BHLx.reshape(*x_BHLx.shape[:2], cut.blocks, cut.size, *x_BHLx.shape[3:])
 
 
 def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: Cut) -> Shaped[Array, 'B H n m *rest']:
-    """For each block the tokens that it reads, zeros before and behind the row."""
+    """Returns for each block the tokens that it reads, with zeros before and after the row."""
     x_BHnsx = query_blocks(x_BHLx, cut)
     around = ((0, 0), (0, 0), (cut.before, cut.after), *[(0, 0)] * (x_BHnsx.ndim - 3))
     x_BHNsx = jnp.pad(x_BHnsx, around)
@@ -57,7 +57,7 @@ def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: Cut) -> Shaped[Array, 
 
 
 def places(cut: Cut) -> tuple[np.ndarray, np.ndarray]:
-    """The places in the row of queries [1, 1, n, s] and of the keys [1, 1, n, m]; some lie outside the row."""
+    """Returns the row indices of queries [1, 1, n, s] and of keys [1, 1, n, m]; some lie outside the row."""
     query_ns = np.arange(cut.blocks * cut.size, dtype=np.int32).reshape(cut.blocks, cut.size)
     offsets_m = np.arange(-cut.before * cut.size, (1 + cut.after) * cut.size, dtype=np.int32)
     return query_ns[None, None], (query_ns[:, :1] + offsets_m)[None, None]

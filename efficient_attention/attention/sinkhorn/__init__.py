@@ -1,4 +1,4 @@
-"""Sparse Sinkhorn attention: own block and a block of the sorted row (Tay et al. 2020, arXiv 2002.11296)."""
+"""Sparse Sinkhorn attention: a query reads its block and one block of the sorted row (Tay et al. 2020, 2002.11296)."""
 
 from efficient_attention.attention.room import Room
 from efficient_attention.attention.sinkhorn import definition, serve

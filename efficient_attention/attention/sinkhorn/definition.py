@@ -1,4 +1,4 @@
-"""Sinkhorn attention defined: softmax over a query's own block and the block that a learned sort puts in its place."""
+"""Sinkhorn attention defined: softmax over a query's block and the block that a learned sort puts in its place."""
 
 import dataclasses
 import functools
@@ -24,42 +24,42 @@ from efficient_attention.errors import (
 )
 
 HIGHEST = jax.lax.Precision.HIGHEST
-# A slot whose tokens have less of the shares together holds nothing: it lies behind a row whose last block is sorted
-# there, and the gradient of a division by less would soon be beyond float32.
+# A slot counts as empty if the shares of its tokens sum to less than this, as where the partly filled last block is
+# sorted. A division by a smaller sum could give gradients beyond float32.
 SMALLEST_TOTAL = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class Sinkhorn(Mechanism):
-    """One softmax over the keys of a query's own block and of the block that a sort of the row puts in its place.
+    """One softmax over the keys of a query's block and of the block that a sort of the row puts in its place.
 
-    Place i of the sorted row mixes the row's blocks j slot by slot, with the shares S_ij of a matrix whose rows and
-    columns sum to 1 as far as it is balanced. S comes from logits R_i = (sum of block i's keys) W with a learned W,
-    and in training, where a call gives `rng`, Gumbel noise; both are divided by the temperature. A slot mixes tokens
-    alone: padding has no share, and the others' shares are divided by their sum, so that weights sum to 1. Blocks are
-    counted from the start of the row.
+    Place i of the sorted row mixes the row's blocks j slot by slot, with shares S_ij. The rows and columns of S sum to
+    1 as far as S is balanced. S comes from logits R_i = (sum of block i's keys) W with a learned W. In training, where
+    a call gives `rng`, Gumbel noise is added. Logits and noise are divided by the temperature. A slot mixes only
+    tokens: padding has no share, and the shares of the others are divided by their sum, so that weights sum to 1.
+    Blocks are counted from the start of the row.
 
-    The causal form: place i mixes earlier blocks alone, by a softmax over their logits in place of S, whose columns
-    would tell of later blocks. R_i comes from the keys up to the first one of block i. The first block reads itself.
+    In the causal form, place i mixes only earlier blocks. A softmax over their logits replaces S, whose columns would
+    leak later blocks. R_i comes from the keys up to the first key of block i. The first block reads itself.
 
-    Source: Tay et al. 2020, arXiv 2002.11296, sections 3.1 to 3.3. There the sort reads the layer's input through two
-    layers; here each head's keys through one, which are that input through a projection.
+    Source: Tay et al. 2020, arXiv 2002.11296, sections 3.1 to 3.3. In the paper the sort reads the layer's input
+    through two layers. Here it reads each head's keys, a projection of that input, through one layer.
 
     Args:
         block: tokens of a block.
-        blocks: the most blocks of a row, for which W has columns.
+        blocks: largest number of blocks of a row, for which W has columns.
         iterations: of balancing, each over rows and then over columns; the causal form has none.
-        temperature: that logits and noise are divided by.
-        cut: all queries read the first so many blocks of the sorted row, of places whose own block has a token, and
-            no others (SortCut); 0 = each its own block and the sorted one in its place.
+        temperature: divides logits and noise.
+        cut: all queries read only the first `cut` blocks of the sorted row (SortCut), counting places whose own block
+            has a token. 0 = each query reads its own block and the sorted block in its place.
         causal: no query reads a later key.
     """
 
     name = 'sinkhorn'
-    # Dropout acts on the weights of slots, some of which mix several keys.
-    form = Form(drops_slots=True, why_no_decoding='it has no cache of the blocks before')
+    # Dropout acts on the weights of slots, because some slots mix several keys.
+    form = Form(drops_slots=True, why_no_decoding='it has no cache of earlier blocks')
     reads = Reads(other_sequence=False)  # a query reads its own block
-    draws = Draws(noise=True)  # on the logits of the sort
+    draws = Draws(noise=True)  # noise on the logits of the sort
 
     block: int = 64
     blocks: int = 8
@@ -77,30 +77,30 @@ class Sinkhorn(Mechanism):
         require_at_least(0, 'sinkhorn cut', self.cut)
         require(self.cut <= self.blocks, 'sinkhorn cut', self.cut, f'at most {self.blocks}, its blocks')
         require_truth_values('sinkhorn', causal=self.causal)
-        allowed = f'{Sinkhorn.iterations} in the causal form, which is balanced without; leave it out'
+        allowed = f'{Sinkhorn.iterations} in the causal form, which needs no balancing; leave it out'
         require(
             not self.causal or self.iterations == Sinkhorn.iterations, 'sinkhorn iterations', self.iterations, allowed
         )
-        allowed = '0 in the causal form: sorted blocks that all queries read would tell of later tokens'
+        allowed = '0 in the causal form: sorted blocks that all queries read would leak later tokens'
         require(not (self.cut and self.causal), 'sinkhorn cut', self.cut, allowed)
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Whole rows, whose blocks are mixed; only the causal form compares positions."""
+        """Requires rows of one text, because blocks are mixed; only the causal form compares positions."""
         return Needs(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
-        """W [H, K, blocks], by which sums of unit-sized keys have logits near 1."""
+        """Returns the sort's matrix W [H, K, blocks]; at initialisation, sums of unit-sized keys give logits near 1."""
         return {'sort': Operand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
 
 
 class Sort(NamedTuple):
-    """What the places of the sorted row mix, and of which slots of it there is anything.
+    """The shares of blocks at each place of the sorted row, and which of its slots hold tokens.
 
     Args:
-        shares_BHij: float32; of block j at place i, summing to 1 over the row's blocks, or to 0.
-        total_BHis: float32; the sum of the shares whose block has a token in the slot, by which a mix of tokens is
-            divided; [..., 1] where it is the same for all slots, None where it is 1 everywhere.
+        shares_BHij: float32; share of block j at place i, summing to 1 over the row's blocks, or to 0.
+        total_BHis: float32; the sum of the shares whose block has a token in the slot. A mix of tokens is divided by
+            it. [..., 1] if it is the same for all slots, None if it is 1 everywhere.
     """
 
     shares_BHij: Array
@@ -108,7 +108,7 @@ class Sort(NamedTuple):
 
 
 def check(request: Request) -> None:
-    """Raises NotImplementedError for what is not served."""
+    """Raises NotImplementedError for unsupported options."""
     queries, keys = request.query.shape[1], request.key.shape[1]
     is_moved = of_kind(Sinkhorn, request.mechanism).causal and not request.has_default_positions
     lacks = {
@@ -119,7 +119,7 @@ def check(request: Request) -> None:
 
 
 def whole_blocks(request: Request) -> Request:
-    """The request with padding behind its rows, so that they are whole blocks; itself where they are."""
+    """Returns the request with its rows padded to whole blocks; unchanged if they are whole blocks already."""
     batch, length = request.query.shape[:2]
     if not (extra := -length % of_kind(Sinkhorn, request.mechanism).block):
         return request
@@ -133,19 +133,19 @@ def whole_blocks(request: Request) -> Request:
 
 
 def key_blocks(x_BMGK: Float[Array, 'B M G K'], request: Request) -> Float[Array, 'B H n s K']:
-    """Keys or values of each query head in blocks."""
+    """Returns keys or values of each query head in blocks."""
     x_BMHK = per_head(x_BMGK, request.query.shape[2])
     return in_blocks(x_BMHK, of_kind(Sinkhorn, request.mechanism).block)
 
 
 def valid_slots(request: Request) -> Bool[Array, 'B n s'] | None:
-    """Which slots of the row's blocks hold tokens; None: all."""
+    """Returns which slots of the row's blocks hold tokens; None: all."""
     valid_BM, size = valid_keys(request), of_kind(Sinkhorn, request.mechanism).block
     return None if valid_BM is None else valid_BM.reshape(len(valid_BM), -1, size)
 
 
 def sort(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Sort:
-    """The sort of a request of whole blocks."""
+    """Returns the sort of a request whose rows are whole blocks."""
     mechanism, valid_Bns = of_kind(Sinkhorn, request.mechanism), valid_slots(request)
     batch, _, blocks = key_BHnsK.shape[:3]
     logits_BHij = sort_logits(block_vectors(key_BHnsK, causal=mechanism.causal), request.operand('sort'))
@@ -170,7 +170,7 @@ def sort(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Sort:
 
 
 def first_places(shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int) -> Float[Array, 'B H c j']:
-    """The shares of the first places of the sorted row, of those whose block has a token where not all have."""
+    """Returns the shares of the first `cut` places of the sorted row; places whose own block is empty are skipped."""
     if is_there_bn is None:
         return shares_BHij[:, :, :cut]
     places_bc = jnp.argsort(~is_there_bn, axis=1, stable=True)[:, :cut]
@@ -178,7 +178,10 @@ def first_places(shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut
 
 
 def readable(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bool[Array, 'b h L R'] | None:
-    """Which slots a query of a request of whole blocks may read: its own block's, then sorted ones; None: all."""
+    """Returns which slots a query may read: its own block's slots, then sorted ones; None: all.
+
+    The request's rows must be whole blocks.
+    """
     mechanism, valid_Bns, length = of_kind(Sinkhorn, request.mechanism), valid_slots(request), request.query.shape[1]
     if total_BHis is None:
         return None
@@ -196,7 +199,10 @@ def readable(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bo
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """The weights of keys, after dropout of slots: those of own slots, and of sorted ones times what these mix."""
+    """Returns the weights of keys, after dropout of slots.
+
+    A key's weight is the weight of its own slot plus the weights of sorted slots times its shares in them.
+    """
     check(request)
     mechanism, length, whole = of_kind(Sinkhorn, request.mechanism), request.query.shape[1], whole_blocks(request)
     query_BHnsK = in_blocks(whole.query, mechanism.block).astype(jnp.float32) / math.sqrt(whole.query.shape[3])
@@ -224,7 +230,7 @@ def slot_shares(
     valid_Bjs: Bool[Array, 'B j s'] | None,
     size: int,
 ) -> Float[Array, 'B H i j s']:
-    """The share of each block's token in each slot of each place: they sum to 1 where there is any, else 0."""
+    """Returns the share of each block's token in each slot of each place; shares sum to 1, or to 0 for empty slots."""
     shares_BHijs = jnp.broadcast_to(shares_BHij[..., None], (*shares_BHij.shape, size))
     if valid_Bjs is not None:
         shares_BHijs = jnp.where(valid_Bjs[:, None, None], shares_BHijs, 0.0)
@@ -236,7 +242,7 @@ def slot_shares(
 def of_keys(
     weights_BHLR: Float[Array, 'B H L R'], shares_BHijs: Float[Array, 'B H i j s'], *, is_cut: bool
 ) -> Float[Array, 'B H L M']:
-    """The weights of keys, from those of slots and the shares that sorted slots have of keys."""
+    """Returns the weights of keys, from the weights of slots and the shares of keys in sorted slots."""
     batch, heads, places, blocks, size = shares_BHijs.shape
     if is_cut:
         weights_BHLis = weights_BHLR.reshape(batch, heads, blocks * size, places, size)
@@ -250,9 +256,9 @@ def of_keys(
 
 
 def multiply_adds(mechanism: Sinkhorn, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: logits of the sort, blocks mixed, and queries against the slots that they read.
+    """Returns the multiply-adds of one row: logits of the sort, mixed blocks, and queries times the slots they read.
 
-    Slots that fill up the last block count as tokens, and add a product for their mask.
+    Slots that fill up the last block count as tokens and add a product for their mask.
     """
     size, blocks = mechanism.block, -(-length // mechanism.block)
     sorted_blocks = min(mechanism.cut, blocks) if mechanism.cut else blocks

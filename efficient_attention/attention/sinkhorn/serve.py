@@ -1,4 +1,4 @@
-"""Sinkhorn attention without an array of all pairs: sorted blocks beside a query's own, or some for all queries."""
+"""Sinkhorn attention without an array of all pairs: a query reads its block and a sorted one, or only sorted ones."""
 
 import math
 
@@ -25,7 +25,7 @@ from efficient_attention.attention.whole_rows import finish
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """The output of `Sinkhorn`, with padding, grouped heads, dropout of slots and noise of the sort."""
+    """Returns the output of `Sinkhorn`, with padding, grouped heads, dropout of slots and noise of the sort."""
     check(request)
     mechanism, length, width = of_kind(Sinkhorn, request.mechanism), *request.query.shape[1::2]
     dtype, whole = request.query.dtype, whole_blocks(request)
@@ -54,7 +54,10 @@ def read_by_all(
     value_BHisK: Float[Array, 'B H i s K'],
     is_there_bh1R: Bool[Array, '#B #H 1 R'] | None,
 ) -> Float[Array, 'B H L K']:
-    """What all queries of a request of whole blocks read of the same few slots, float32; slower by `read_slots`."""
+    """Returns the float32 results of queries that all read the same few slots; here `read_slots` would be slower.
+
+    The request's rows must be whole blocks.
+    """
     query_BHLK, key_BHRK, value_BHRK = (
         x.reshape(*x.shape[:2], -1, x.shape[4]) for x in (query_BHnsK, key_BHisK, value_BHisK)
     )
@@ -65,15 +68,16 @@ def read_by_all(
 
 
 def in_groups(x_BHLR: Bool[Array, 'B H L R'], groups: int) -> Bool[Array, 'B H n s R']:
-    """The pairs of each group of queries."""
+    """Returns the pairs of each group of queries."""
     batch, heads, length, slots = x_BHLR.shape
     return x_BHLR.reshape(batch, heads, groups, length // groups, slots)
 
 
 def mixed(found: Sort, x_BHjsX: Float[Array, 'B H j s X']) -> Float[Array, 'B H i s X']:
-    """The slots of the sorted row, float32: shares of tokens over the sum of these shares.
+    """Returns the slots of the sorted row in float32: shares of tokens divided by the sum of these shares.
 
-    That sum may be so small that shares of 16 bits, each rounded, would not cancel with it, in gradients least of all.
+    Shares stay in float32 if the sum is not 1. The sum may be so small that rounded 16-bit shares would not cancel with
+    it, least of all in gradients.
     """
     shares_BHij, total_BHis = found
     if total_BHis is None:

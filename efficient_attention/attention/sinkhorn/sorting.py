@@ -1,4 +1,4 @@
-"""How the blocks of a row are sorted: sums of blocks, logits of places, their noise, and the balancing of both sides.
+"""How the blocks of a row are sorted: sums of blocks, logits of places, noise, and balancing of rows and columns.
 
 Letters: n blocks of a row, s slots of a block; i places of the sorted row, j the blocks that are mixed there.
 """
@@ -12,18 +12,21 @@ from efficient_attention.attention.distributions.hard import gumbel
 from efficient_attention.attention.dropout import fold_indices, row_seeds
 from efficient_attention.attention.weights import MASKED
 
-SORT_STREAM = 0x736F7274  # apart from what dropout draws from the same key
+SORT_STREAM = 0x736F7274  # separates these bits from dropout's bits of the same key
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def in_blocks(x_BLHK: Float[Array, 'B L H K'], size: int) -> Float[Array, 'B H n s K']:
-    """The tokens of each head, block by block; `size` divides L."""
+    """Returns the tokens of each head, block by block; `size` divides L."""
     batch, length, heads, width = x_BLHK.shape
     return x_BLHK.reshape(batch, length // size, size, heads, width).transpose(0, 3, 1, 2, 4)
 
 
 def block_vectors(x_BHnsK: Float[Array, 'B H n s K'], *, causal: bool) -> Float[Array, 'B H n K']:
-    """Sums of each block's tokens in float32, in which padding is zeros; causal: of all up to the block's first one."""
+    """Returns float32 sums of each block's tokens; causal: sums of all tokens up to the block's first one.
+
+    Padding must be zeros.
+    """
     x_BHnsK = x_BHnsK.astype(jnp.float32)
     sum_BHnK = x_BHnsK.sum(axis=3)
     if not causal:
@@ -33,14 +36,14 @@ def block_vectors(x_BHnsK: Float[Array, 'B H n s K'], *, causal: bool) -> Float[
 
 
 def sort_logits(vectors_BHnK: Float[Array, 'B H n K'], sort_HKN: Float[Array, 'H K N']) -> Float[Array, 'B H n n']:
-    """R: for place i, from the vector of block i, a logit of each block j of the row, of N that there are at most."""
+    """Returns R: for place i, from the vector of block i, a logit of each block j; W has columns for up to N blocks."""
     return jnp.einsum('BHiK,HKj->BHij', vectors_BHnK, sort_HKN[..., : vectors_BHnK.shape[2]], precision=HIGHEST)
 
 
 def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Array, 'B H n n']:
-    """Gumbel noise that depends on the key, its row, head, place and block alone; `rng` is one key or one for each row.
+    """Returns Gumbel noise that depends only on the key and on row, head, place and block.
 
-    So a row gets the same noise however long it is padded.
+    A row thus gets the same noise for any padding. `rng` is one key, or one per row.
     """
     seeds_B = fold_indices(row_seeds(rng, batch), jnp.full(1, SORT_STREAM))[:, 0]
     return gumbel(fold_indices(seeds_B, head_H, jnp.arange(blocks), jnp.arange(blocks)))
@@ -49,10 +52,10 @@ def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Ar
 def balance(
     logits_BHij: Float[Array, 'B H n n'], is_there_bn: Bool[Array, '#B n'], iterations: int
 ) -> Float[Array, 'B H n n']:
-    """log S: logits less the log-sum-exp of rows, then of columns, in turn; about MASKED where there is no block.
+    """Returns log S: logits minus the log-sum-exp of rows and of columns, in turn; about MASKED for missing blocks.
 
-    S comes near a matrix whose rows and columns sum to 1. Only what rows and columns have lost by then is kept of an
-    iteration for the gradient. Source: Tay et al. 2020, arXiv 2002.11296, section 3.1.2, after Sinkhorn 1964.
+    S approaches a matrix whose rows and columns sum to 1. For the gradient, an iteration saves only the amounts
+    subtracted from rows and columns. Source: Tay et al. 2020, arXiv 2002.11296, section 3.1.2, after Sinkhorn 1964.
     """
     is_row_b1i1, is_column_b11j = is_there_bn[:, None, :, None], is_there_bn[:, None, None, :]
     logits_BHij = jnp.where(is_row_b1i1 & is_column_b11j, logits_BHij, MASKED)

@@ -1,6 +1,6 @@
-"""Softmax attention over patterns, and every way to execute it; its definition and cache are those of logits/.
+"""Softmax attention over patterns, with all its backends; its definition and cache come from logits/.
 
-Two names of serve.py are for others: attend.py imports its `BACKENDS`, models/position_bias.py its
+Other packages import two names of serve.py: attend.py its `BACKENDS`, models/position_bias.py its
 `may_hold_all_pairs`.
 """
 

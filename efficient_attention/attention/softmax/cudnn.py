@@ -1,7 +1,8 @@
-"""The backend `cudnn`: softmax attention on cuDNN through `jax.nn.dot_product_attention`, for what that serves exactly.
+"""The backend `cudnn`: softmax attention on cuDNN through `jax.nn.dot_product_attention`.
 
-No mask is ever passed: the library would turn it into an additive bias of all pairs. A left window goes together with
-`is_causal`, without which cuDNN reads later keys (jax issue 39576).
+It supports only calls that cuDNN computes exactly. No mask is ever passed, because the library would turn it into an
+additive bias of all pairs. A left window must be combined with `is_causal`, without which cuDNN reads later keys (jax
+issue 39576).
 """
 
 import math
@@ -16,11 +17,11 @@ from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request
 
-WIDEST_HEAD = 128  # on every GPU that cuDNN's fused attention runs on; 256 on some
+WIDEST_HEAD = 128  # supported on every GPU with cuDNN's fused attention; some support 256
 
 
 def serve(request: Request) -> tuple[Array, None]:
-    """Output of `Softmax` over full, causal or causal & window(radius), of 16-bit inputs at positions 0, 1, ..."""
+    """Returns the output of full, causal or causal & window `Softmax` on 16-bit inputs at positions 0, 1, ..."""
     check_served(request)
     reach = pattern_of(request).reach
     out = jax.nn.dot_product_attention(
@@ -35,11 +36,11 @@ def serve(request: Request) -> tuple[Array, None]:
 
 
 def check_served(request: Request) -> None:
-    """Raises NotImplementedError naming what cuDNN lacks for this request, or this machine for cuDNN."""
+    """Raises NotImplementedError that names each feature of this request that cuDNN or this machine lacks."""
     pattern = pattern_of(request)
     if not is_served(pattern):
         raise NotImplementedError(
-            f'cudnn serves Softmax over full, causal and causal & window, not {request.mechanism}'
+            f'cudnn supports Softmax over full, causal and causal & window, not {request.mechanism}'
         )
     is_full, width = not pattern.is_causal, request.query.shape[3]
     lacks = {
@@ -57,10 +58,10 @@ def check_served(request: Request) -> None:
 
 
 def is_square(request: Request) -> bool:
-    """Whether query i stands at the position of key i."""
+    """Returns whether each query i has the position of key i."""
     return request.query.shape[1] == request.key.shape[1] and request.has_default_positions
 
 
 def is_served(pattern: Pattern) -> bool:
-    """Whether cuDNN computes the pattern without a mask: a band that is full, or causal with or without a window."""
+    """Returns whether cuDNN computes the pattern without a mask: a full or causal band, or a causal window."""
     return pattern.is_band and (pattern.is_causal or pattern.reach == Reach(math.inf, math.inf))

@@ -1,4 +1,4 @@
-"""Softmax attention over a pattern: its options and distribution, and what its tiles cost."""
+"""`Softmax`, softmax attention over a pattern, and its cost in multiply-adds."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ class Softmax(OverPattern):
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
 
     Args:
-        pattern: who may read whom.
+        pattern: which query reads which key.
         tile: S, positions of a tile of scores on the backend `blocked`; results do not depend on it.
     """
 
@@ -36,16 +36,16 @@ class Softmax(OverPattern):
         require_at_least(1, 'softmax tile', self.tile)
 
     def causal_form(self, text: str) -> str:
-        """Its pattern's text & causal, for error lines."""
+        """Returns 'causal & (text)', for error messages."""
         return f"'causal & ({text})', which keeps the pairs that look back"
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Softmax over the allowed keys, and the log-sum-exp."""
+        """Returns the softmax over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
 
 
 def multiply_adds(mechanism: Softmax, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: two products over every pair in the tiles that the pattern keeps."""
+    """Returns the multiply-adds of one row: two products over every pair in the tiles that the pattern keeps."""
     patterns = head_patterns(mechanism.pattern.for_keys(length), heads)
     pairs = sum(kept_pairs(pattern, length, length, mechanism.tile) for pattern in patterns)
     return 2 * width * pairs * (heads // len(patterns))
@@ -53,7 +53,10 @@ def multiply_adds(mechanism: Softmax, length: int, heads: int, width: int) -> in
 
 @functools.lru_cache(maxsize=256)
 def kept_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> int:
-    """How many pairs of positions from 0 on lie in the tiles of `size` by `size` that one head's pattern keeps."""
+    """Returns how many pairs lie in the tiles of `size` by `size` that one head's pattern keeps.
+
+    Positions are 0, 1, ... on both sides.
+    """
     positions = [np.arange(number) for number in (queries, keys)]
     sizes = [np.diff(np.append(np.arange(0, len(numbers), size), len(numbers))) for numbers in positions]
     total = 0

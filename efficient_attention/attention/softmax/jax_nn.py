@@ -1,4 +1,4 @@
-"""The backend `jax_nn`: softmax attention on `jax.nn.dot_product_attention`, for what that function serves exactly."""
+"""The backend `jax_nn`: softmax attention on `jax.nn.dot_product_attention`, only for calls it computes exactly."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from efficient_attention.attention.request import Request
 
 
 def serve(request: Request) -> tuple[Array, None]:
-    """Output of `Softmax` over `Full` or `Causal`, with segments and bias; no log-sum-exp."""
+    """Returns the output of `Softmax` over `Full` or `Causal`, with segments and bias; no log-sum-exp."""
     check_served(request)
     allowed_bhLM = allowed_pairs(request)
     with jax.numpy_dtype_promotion('standard'):  # the library mixes bfloat16 with float32 inside
@@ -24,15 +24,15 @@ def serve(request: Request) -> tuple[Array, None]:
 
 
 def check_served(request: Request) -> None:
-    """Raises NotImplementedError naming what the library lacks for this request."""
+    """Raises NotImplementedError that names each feature of this request that the library lacks."""
     if pattern_of(request) not in (Full(), Causal()):
-        raise NotImplementedError(f'jax_nn serves Softmax over full and causal, not {request.mechanism}')
+        raise NotImplementedError(f'jax_nn supports Softmax over full and causal, not {request.mechanism}')
     lacks = {
         'bias as a function of positions': callable(request.bias),
         'additive scores': request.additive is not None,
         'relative term': request.relative is not None,
         'attention dropout': request.dropout is not None,
-        # It returns the log-sum-exp in the input dtype and without a gradient.
+        # The library returns the log-sum-exp in the input dtype and without a gradient.
         'log-sum-exp that can be merged': request.return_lse,
     }
     refuse('jax_nn', lacks)

@@ -1,9 +1,9 @@
 """The schedule of a tile table: lists of visited tiles, padded to a few lengths, as arrays for compiled loops.
 
-A tile may visit two tiles of the other side or a thousand (global tokens). Tiles are sorted into a few classes by the
-length of their lists, so that padding to the longest of a class wastes little; each class runs as one loop, some tiles
-a step. Where the tiles of a class visit nearly the same ones (full and causal attention, global tokens) they share one
-list, and what it names is not gathered for each of them.
+A tile may visit two tiles of the other side, or a thousand (global tokens). Tiles are sorted into a few classes by the
+length of their lists, so that padding to the longest list of a class wastes little. Each class runs as one loop with a
+few tiles per step. If the tiles of a class visit nearly the same tiles, they share one list, and the visited tiles are
+not gathered for each tile. This holds for full and causal attention and for global tokens.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ import numpy as np
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.patterns.tile_table import TileTable, every_tile, listing, passes, tile_table
 
-# Tiles are sorted into as few classes as keep the padding below this share of the kept tiles, and at most CLASSES.
+# Tiles are sorted into the fewest classes whose padding is below this share of the kept tiles; at most CLASSES.
 PADDING = 0.1
 CLASSES = 6
-# Tiles share the union of their lists where it is at most this many times as long as the longest list.
+# Tiles share the union of their lists if it is at most this many times as long as the longest list.
 SPREAD = 1.3
-# Borders between classes are sought at so many lengths at most.
+# At most this many lengths are tried as borders between classes.
 LENGTHS = 512
 
 
@@ -28,11 +28,11 @@ class TileClass:
     """n tiles of queries (or of keys) that one loop computes, each from w tiles of keys (or of queries).
 
     Args:
-        computed_n: numbers of the tiles whose results are computed.
-        visited_hnw: numbers of the tiles that each of them visits, filled up with the number of an empty tile; h is 1
-            or the number of heads.
-        is_shared: whether all of them visit the same tiles; then axis n of `visited_hnw` is 1.
-        checks_pattern: whether some pair of positions in these tiles is not in the pattern.
+        computed_n: indices of the tiles whose results are computed.
+        visited_hnw: indices of the tiles that each of them visits, padded with the index of an empty tile; h is 1 or
+            the number of heads.
+        is_shared: whether all of them visit the same tiles; axis n of `visited_hnw` is then 1.
+        checks_pattern: whether the pattern forbids some pair of positions in these tiles.
         checks_keys: whether some position of the visited tiles does not exist.
     """
 
@@ -49,11 +49,11 @@ class Pass:
 
     patterns: tuple[Pattern, ...]  # one, or one for each head
     size: int  # S
-    query_listing_L: np.ndarray  # numbers of the queries, in the order in which they are cut into tiles
+    query_listing_L: np.ndarray  # indices of the queries, in the order in which they are cut into tiles
     key_listing_M: np.ndarray
     by_query: tuple[TileClass, ...]  # for the output and dq
     by_key: tuple[TileClass, ...]  # for dk and dv
-    tiles: int  # kept, all heads together, or of one head where they do not differ
+    tiles: int  # number of kept tiles of all heads, or of one head if all heads have the same
 
 
 @functools.lru_cache(maxsize=256)
@@ -63,12 +63,12 @@ def schedule(
     key_positions: bytes | int,
     size: int,
 ) -> tuple[Pass, ...]:
-    """The passes that together visit what the patterns keep.
+    """Returns the passes that together visit all tiles that the patterns keep.
 
     Args:
-        patterns: one, or one for each head; number of keys filled in.
-        query_positions: int32 positions [L] as bytes, so that the result can be cached; or only L, where the program
-            alone knows them.
+        patterns: one, or one for each head; number of keys set.
+        query_positions: int32 positions [L] as bytes, so that the result can be cached; or only L, if positions are
+            known only while the program runs.
         key_positions: likewise.
         size: S.
     """
@@ -77,7 +77,7 @@ def schedule(
         tables = [every_tile(queries, keys, size)]
         return (make_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
     queries_L, keys_M = np.frombuffer(query_positions, np.int32), np.frombuffer(key_positions, np.int32)
-    # Heads differ in what they draw, never in how their passes are ordered (see `head_groups`).
+    # Heads differ only in their random samples, never in the order of their passes (see `head_groups`).
     by_head = [passes(pattern) for pattern in patterns]
     result = []
     for of_heads in zip(*by_head, strict=True):
@@ -93,7 +93,7 @@ def schedule(
 
 
 def count_of(positions: bytes | int) -> int:
-    """How many int32 positions these bytes hold, or the number itself."""
+    """Returns how many int32 positions these bytes hold, or the number itself."""
     return positions if isinstance(positions, int) else len(positions) // 4
 
 
@@ -104,7 +104,7 @@ def make_pass(
     tables: list[TileTable],
     size: int,
 ) -> Pass:
-    """A pass with the classes of both sides."""
+    """Returns a pass with the classes of query tiles and of key tiles."""
     is_ragged = len(key_listing_M) % size != 0
     return Pass(
         patterns=patterns,
@@ -118,7 +118,7 @@ def make_pass(
 
 
 def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, ...]:
-    """The query tiles of equally shaped tables, one for each head or one for all, sorted into classes."""
+    """Returns the query tiles of equally shaped tables (one per head, or one for all), sorted into classes."""
     counts_n = np.max([table.counts for table in tables], axis=0)
     classes = []
     for computed_n in group_by_length(counts_n):
@@ -137,9 +137,9 @@ def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, .
 
 
 def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
-    """The numbers of tiles with a list, in groups of similar length, longest first: those whose padding is least.
+    """Returns the indices of tiles with a list, in groups of similar length with little padding, longest first.
 
-    counts_n: how many tiles each tile visits, the length of its list.
+    counts_n: how many tiles each tile visits, which is the length of its list.
     """
     tiles = np.argsort(-counts_n, kind='stable')[: np.count_nonzero(counts_n)]
     if not len(tiles):
@@ -152,10 +152,11 @@ def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
 
 
 def cheapest_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int]:
-    """Where to divide lists of falling length, at some of `places` (ascending, the first and the last are the ends).
+    """Returns where to divide lists of falling length into groups, choosing among `places`.
 
-    A group costs its number of lists times its longest one. By dynamic programming: best[j] is the cost of all lists
-    before places[j + 1] in the groups made so far, cuts[-1][j] the place where the last of them begins.
+    `places` ascend; the first and the last are the ends. A group costs its number of lists times its longest list.
+    Dynamic programming: best[j] is the cost of all lists before places[j + 1] in the groups made so far, and
+    cuts[-1][j] is the place where the last group begins.
     """
     starts, ends = places[:-1, None], places[None, 1:]
     price = np.where(ends > starts, lengths_n[starts] * (ends - starts), np.inf)
@@ -174,7 +175,10 @@ def cheapest_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int]:
 def share(
     computed_n: np.ndarray, visited_hnw: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool
 ) -> TileClass:
-    """The class with one list for all of its tiles where that is at most SPREAD times as long; else a list for each."""
+    """Returns the class, with one list for all tiles if that list is at most SPREAD times as long as the longest.
+
+    Otherwise each tile keeps its list.
+    """
     union = np.unique(visited_hnw[visited_hnw < empty])
     if visited_hnw.shape[1] > 1 and len(union) <= SPREAD * visited_hnw.shape[2]:
         is_same = bool((visited_hnw == visited_hnw[:1, :1]).all())

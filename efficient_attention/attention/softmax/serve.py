@@ -1,4 +1,4 @@
-"""Softmax attention by the backend that is asked for, or by the first one of 'auto' that serves the request."""
+"""Softmax attention by the requested backend, or by the first backend of 'auto' that supports the request."""
 
 import functools
 import logging
@@ -22,18 +22,18 @@ Backend = Callable[[Request], Result]
 
 
 def dense_backend(request: Request) -> Result:
-    """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
+    """Returns output and log-sum-exp of `Softmax` with every option of a request, in a loop if that is faster."""
     if request.additive is not None:
         return logits.serve(request)
     return dense_loop.attend_by_rows(request) if is_faster_by_rows(request) else serve_dense(request)
 
 
 def is_faster_by_rows(request: Request) -> bool:
-    """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
+    """Returns whether to loop over rows: on one CPU device, if the scores exceed its caches and rows keep cores busy.
 
-    Rows that are spread over devices could not be visited one after another without gathering them. A row that is less
-    than a step is no gain on two cores: there the time goes into handing small operations to them. On one core every
-    length gained.
+    Rows that are sharded over devices cannot be computed one after another without gathering them. A row smaller than a
+    step brings no gain on two cores, where the time goes into distributing small operations. On one core every length
+    gained.
     """
     count = cores()
     step_bytes = device_forms().dense_step_bytes * count
@@ -44,7 +44,7 @@ def is_faster_by_rows(request: Request) -> bool:
     return batch * row_bytes > step_bytes and (count == 1 or row_bytes >= step_bytes)
 
 
-# A backend serves a request or raises NotImplementedError that names what it lacks.
+# A backend computes a request, or raises NotImplementedError that names the missing features.
 BACKENDS: dict[str, Backend] = {
     'dense': dense_backend,
     'blocked': tiled.serve,
@@ -52,27 +52,32 @@ BACKENDS: dict[str, Backend] = {
     'cudnn': cudnn.serve,
 }
 AUTO_ORDER = ('dense', 'blocked')
-# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [B, H, L, M] unless it is
-# named.
+# Largest number of pairs for which 'auto' uses the dense backend. Beyond it, only backends that the caller names build
+# [B, H, L, M], except for the cases below.
 MOST_DENSE_PAIRS = 512 * 512
-# The same where each pair has a relative term, which `dense` shifts and keeps beside the scores. Steps of four layers
-# of 128 with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768
-# (two cores of an AMD EPYC, jaxlib 0.10).
+# The same limit with a relative term, which `dense` shifts and stores next to the scores. Steps of four layers of 128
+# with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768 (two
+# cores of an AMD EPYC, jaxlib 0.10).
 MOST_RELATIVE_PAIRS = 2**17
-# The same in float32 on one CPU device, where `dense` visits rows and heads one after another and holds the pairs of
-# one head, of patterns that keep at least half of them. Forward and backward, 4 rows of 12 heads of 64, dense against
-# blocked at 600, 1,024 and 1,448 positions: 168 and 395, 351 and 727, 900 and 1,750 ms, causal 135 and 204, 395 and
-# 451, 684 and 989 ms; at 2,048 one causal row of 8 heads takes 327 and 224 ms. In bfloat16 neither is always faster
+# The same limit in float32 on one CPU device, for patterns that keep at least half of the pairs. There `dense` loops
+# over rows and heads and holds the pairs of one head. Forward and backward, 4 rows of 12 heads of 64, dense against
+# blocked at 600, 1,024 and 1,448 positions: 168 and 395, 351 and 727, 900 and 1,750 ms; causal 135 and 204, 395 and
+# 451, 684 and 989 ms. At 2,048 one causal row of 8 heads takes 327 and 224 ms. In bfloat16 neither is always faster
 # (two cores of an Intel Xeon with AMX, jaxlib 0.10).
 MOST_LOOPED_PAIRS = 2**21
-# The same on one core, of patterns that keep all pairs: 8 rows of 2 heads of 32 at 1,448 and 2,000 positions 477 and
-# 637, 860 and 1,296 ms, but causal 477 and 370, 922 and 737 ms (one core of an AMD EPYC, jaxlib 0.10).
+# The same limit on one core, for patterns that keep all pairs. Dense against blocked, 8 rows of 2 heads of 32 at 1,448
+# and 2,000 positions: 477 and 637, 860 and 1,296 ms; but causal 477 and 370, 922 and 737 ms (one core of an AMD EPYC,
+# jaxlib 0.10).
 MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
 TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
 
 def serve(request: Request) -> tuple[Array, Array | None]:
-    """Output and log-sum-exp; raises NotImplementedError with what the backend lacks, or what each one lacks."""
+    """Returns output and log-sum-exp by the requested backend, or by the first one of 'auto' that supports the call.
+
+    Raises:
+        NotImplementedError: no tried backend supports the request; the message names what each one lacks.
+    """
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
     lacks = []
@@ -88,9 +93,9 @@ def serve(request: Request) -> tuple[Array, Array | None]:
 
 
 def prefers_dense(request: Request) -> bool:
-    """Whether 'auto' asks `dense` first: for few pairs, and for more where its loop holds those of one head alone."""
+    """Returns whether 'auto' tries `dense` first: for few pairs, or for more if it loops over heads."""
     if request.additive is not None:
-        return True  # `dense` builds no more than a part of them at a time
+        return True  # `dense` computes additive scores a part at a time
     pairs = request.query.shape[1] * request.key.shape[1]
     if request.relative is not None:
         return pairs <= MOST_RELATIVE_PAIRS
@@ -100,7 +105,7 @@ def prefers_dense(request: Request) -> bool:
 
 
 def beats_tiles_in_a_loop(request: Request) -> bool:
-    """Whether `dense` loops over this request and the tiles that `blocked` keeps are too many for it to be faster."""
+    """Returns whether `dense` loops over this request and is faster than `blocked`, by the tiles that it would keep."""
     if request.query.dtype != jnp.float32 or not is_faster_by_rows(request):
         return False
     (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
@@ -112,11 +117,11 @@ def beats_tiles_in_a_loop(request: Request) -> bool:
 
 
 def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
-    """Whether a call may build arrays of all pairs of so many queries and keys, its bias among them."""
+    """Returns whether a call may build arrays of all pairs of `queries` and `keys`, such as its bias."""
     return backend not in TILED and queries * keys <= MOST_DENSE_PAIRS
 
 
 @functools.cache
 def log_choice(backend: str, pattern: str) -> None:
-    """Logs once for each pattern which backend 'auto' took."""
+    """Logs once for each pattern which backend 'auto' chose."""
     logging.getLogger(__name__).info('attention: Softmax over %s runs on the %s backend', pattern, backend)

@@ -1,7 +1,7 @@
-"""Softmax attention over rows that are split across devices: blocks of tiles, whose keys go round the devices.
+"""Sequence parallel softmax attention: blocks of tiles, whose keys travel around the devices.
 
-Devices whose blocks keep the same tiles share a program; what masks and dropout read follows from where each device's
-block begins, so that results are those of one device up to the order of sums.
+Devices whose blocks keep the same tiles share a program. Masks and dropout use the position of each device's block in
+the whole rows, so results equal one device's up to the order of sums.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ from efficient_attention.attention.weights import MASKED
 
 
 def serve_share(request: Request, split: Split) -> Partial:
-    """Output in the query's dtype and log-sum-exp of this device's queries."""
+    """Returns the output in the query's dtype and the log-sum-exp of this device's queries."""
     mechanism = of_kind(Softmax, request.mechanism)
     patterns = tuple(head_patterns(mechanism.pattern.for_keys(split.keys), request.query.shape[2] * split.heads))
     if len(patterns) > 1 and split.heads > 1:
-        raise lack('a sequence axis', 'patterns that differ by head together with a tensor axis')
+        raise lack('a sequence axis', 'support for patterns that differ by head together with a tensor axis')
     starts = Sides(*(int(positions[0, 0]) for positions in request.positions))
     steps = steps_of(patterns, starts, split, mechanism.tile, request.relative is not None)
     if not steps:
@@ -51,7 +51,7 @@ def serve_share(request: Request, split: Split) -> Partial:
 
 
 class Whole(NamedTuple):
-    """What all blocks share that is no array; of the request nothing else is read."""
+    """The static values that all blocks share; of `request` only values that are not arrays are read."""
 
     request: Request
     split: Split
@@ -60,7 +60,10 @@ class Whole(NamedTuple):
 
 
 def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
-    """The result of this device's queries over keys that have come to it, by the tiles of `block`."""
+    """Returns the result of this device's queries over the keys that it has received.
+
+    `block` decides which tiles are computed.
+    """
     request, split = whole.request, whole.split
     (query_BLHK, added), (key_BMGK, value_BMGK) = standing, keys
     segments_BL, rng, whole_numbers = fixed
@@ -83,12 +86,12 @@ def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: A
         place=place,
     )
     out_BLHK, lse_BHL = serve(request)
-    assert lse_BHL is not None  # asked for
+    assert lse_BHL is not None  # `return_lse` is True
     return out_BLHK, lse_BHL
 
 
 def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
-    """Where this device's block lies, and the positions of the block that stands for it."""
+    """Returns where this device's block lies, and the positions of the block that represents its program."""
     device = split.device()
     query = device if split.has_query_shares else jnp.int32(0)
     key = device if split.has_key_shares else jnp.int32(0)
@@ -110,14 +113,15 @@ def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
 def steps_of(
     patterns: tuple[Pattern, ...], starts: Sides, split: Split, tile: int, by_distance: bool
 ) -> tuple[Step, ...]:
-    """The steps in which the devices meet all blocks that hold an allowed pair.
+    """Returns the steps in which the devices compute all blocks that hold an allowed pair.
 
     Args:
-        patterns: one, or one for each head; number of keys filled in.
+        patterns: one, or one for each head; number of keys set.
         starts: positions of the first query and of the first key.
         split: the shares.
         tile: S.
-        by_distance: whether something reads how far a block's queries are from its keys, which then is part of a kind.
+        by_distance: whether a term depends on the distance between a block's queries and keys; blocks at different
+            distances then need different programs.
     """
 
     def kind(query: int, key: int) -> Hashable | None:
@@ -138,7 +142,7 @@ def steps_of(
 def kept_tiles(
     pattern: Pattern, query_start: int, key_start: int, queries: int, keys: int, tile: int
 ) -> tuple[bool, bytes]:
-    """Whether a pattern keeps some tile of a block of consecutive positions, and a digest of all that it keeps."""
+    """Returns whether a pattern keeps some tile of a block of consecutive positions, and a digest of all kept tiles."""
     query_L, key_M = query_start + np.arange(queries), key_start + np.arange(keys)
     has_tile, digest = False, hashlib.sha256()
     for part, order in passes(pattern):
@@ -151,18 +155,21 @@ def kept_tiles(
 
 
 def no_keys(request: Request) -> Partial:
-    """What queries get that read nothing."""
+    """Returns the result of queries without any key: zeros, and log-sum-exp MASKED."""
     lse_BLH = jnp.full(request.query.shape[:3], MASKED, jnp.float32)
     return jnp.zeros_like(request.query), lse_BLH.swapaxes(1, 2)
 
 
 def separate(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The floating-point leaves, and the others, which have no gradient; None in the place of the rest."""
+    """Returns two lists as long as `leaves`: floating-point leaves and other leaves, with None in the gaps.
+
+    Only floating-point leaves have gradients.
+    """
     is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
     pairs = [(leaf, None) if chosen else (None, leaf) for leaf, chosen in zip(leaves, is_float, strict=True)]
     return [left for left, _ in pairs], [right for _, right in pairs]
 
 
 def join(floats: list[Any], others: list[Any]) -> list[Any]:
-    """The leaves that `separate` took apart."""
+    """Returns the leaves that `separate` took apart, as one list."""
     return [right if left is None else left for left, right in zip(floats, others, strict=True)]

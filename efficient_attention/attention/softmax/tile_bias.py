@@ -1,4 +1,4 @@
-"""A bias on the logits, as tile loops need it: the values for a chunk of tiles, and the gradient that flows back."""
+"""A bias on the logits for tile loops: its values for a chunk of tiles, and its gradient."""
 
 import dataclasses
 from typing import Any
@@ -17,49 +17,55 @@ from efficient_attention.attention.softmax.tile_term import Term
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ArrayBias(Term):
-    """An array in tiles of queries and of keys; where it does not vary along an axis, that axis and its tiles are 1."""
+    """A bias array in tiles of queries and of keys; an axis along which it does not vary has size 1, and one tile."""
 
-    array_bghnSnS: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
+    array_bghnSnS: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
 
     @property
     def has_tile_gradient(self) -> bool:
-        """Whether each query tile has a bias of its own, so that its gradient is complete after one chunk."""
+        """Whether each query tile has its own bias, so that its gradient is complete after one chunk."""
         return self.array_bghnSnS.shape[3] > 1
 
     @property
     def splits_by_head(self) -> bool:
-        """True: axis 1 holds the key heads, or 1 for all of them."""
+        """True: axis 1 is the key heads, or 1 for all of them."""
         return True
 
     def read_by(self, chosen: ChosenTiles) -> 'ArrayBias':
-        """The bias of these query tiles; all of it where they do not differ."""
+        """Returns the bias of these query tiles; all of it if the tiles share one bias."""
         if not self.has_tile_gradient:
             return self
         return ArrayBias(jnp.take(self.array_bghnSnS, chosen.computed_t, axis=3))
 
     def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
-        """The values over the pairs of the chunk whose `read_by` this is."""
+        """Returns the values over the pairs of the chunk for which `read_by` was called."""
         return chunk.pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
 
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """The values over the pairs, each axis 1 where nothing varies."""
+        """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
         if not chunk.by_key:
             return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
         flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).read_by(chunk.chosen)
         return chunk.pairs(bias_of_visited(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
 
     def start(self) -> Any:
-        """The sum of the gradient before the first chunk; None where each query tile has its own."""
+        """Returns the initial gradient sum; None if each query tile has its own gradient."""
         return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
     def collect(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
-        """The sum with a chunk's gradient; or None and the gradient of its query tiles, which come first."""
+        """Returns the gradient sum with a chunk's gradient added; or None, and the gradient of the chunk's query tiles.
+
+        The axis of query tiles comes first.
+        """
         if self.has_tile_gradient:
             return None, [jnp.moveaxis(gradient.array_bghnSnS, 3, 0)]
         return total + gradient.array_bghnSnS, []
 
     def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
-        """The gradient of the whole bias, from the sum or from that of all query tiles but the empty one."""
+        """Returns the gradient of the whole bias, from the gradient sum or from all query tiles' gradients.
+
+        These gradients lack the empty tile, which is appended.
+        """
         if not self.has_tile_gradient:
             return ArrayBias(total)
         return ArrayBias(jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 3))
@@ -68,9 +74,9 @@ class ArrayBias(Term):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FunctionBias(Term):
-    """A function of positions; its parameters are the leaves of `function`, a `jax.tree_util.Partial`."""
+    """A bias function of positions; its parameters are the leaves of `function`, a `jax.tree_util.Partial`."""
 
-    function: Any  # a Partial, or what JAX puts in its place
+    function: Any  # a Partial, or JAX's placeholder
     heads: tuple[int, ...] = dataclasses.field(metadata={'static': True})
     groups: int = dataclasses.field(metadata={'static': True})
 
@@ -85,29 +91,29 @@ class FunctionBias(Term):
         return False
 
     def start(self) -> 'FunctionBias':
-        """The sum of the parameters' gradient before the first chunk: zeros."""
+        """Returns the initial gradient sum of the parameters: zeros."""
         return jax.tree.map(jnp.zeros_like, self)
 
     def collect(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
-        """The sum with a chunk's gradient; no arrays, for all tiles share the parameters."""
+        """Returns the gradient sum with a chunk's gradient added, and an empty list: all tiles share the parameters."""
         return jax.tree.map(add_gradient, total, gradient), []
 
     def join(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
-        """The gradient of the parameters, from the sum."""
+        """Returns the gradient of the parameters, from the gradient sum."""
         return jax.tree.map(gradient_of, self, total)
 
     def read_by(self, _: ChosenTiles) -> 'FunctionBias':
-        """The whole term: each chunk reads all parameters."""
+        """Returns the whole term: each chunk reads all parameters."""
         return self
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """The values over the pairs of the chunk."""
+        """Returns the values over the pairs of the chunk."""
         return self.values(chunk, mask_inputs)
 
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """The values over the pairs, each axis 1 where nothing varies."""
+        """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
         queries, keys = chunk.queries(mask_inputs.queries.positions_b1nS), chunk.keys(mask_inputs.keys.positions_b1nS)
         tiles = 1 if chunk.chosen.is_shared else chunk.chosen.computed_t.shape[0]
         query, key = (x.reshape(*x.shape[:2], tiles, -1) for x in (queries, keys))
@@ -120,7 +126,7 @@ class FunctionBias(Term):
         return chunk.pairs(of_heads.reshape(of_heads.shape[0], self.groups, -1, *of_heads.shape[2:]))
 
     def of_positions(self, query_b1q: Array, key_b1m: Array) -> Array:
-        """float32 values [b, 1 or H, q, m]; raises ValueError where the function returns another shape."""
+        """Returns float32 values [b, 1 or H, q, m]; raises ValueError if the function returns another shape."""
         values = self.function(query_b1q[..., None], key_b1m[..., None, :]).astype(jnp.float32)
         shape = (1,) * (4 - values.ndim) + values.shape
         pairs = query_b1q.shape[-1], key_b1m.shape[-1]
@@ -131,19 +137,19 @@ class FunctionBias(Term):
 
 
 def add_gradient(total: Shaped[Array, '...'], gradient: Any) -> Array:
-    """The sum; whole numbers among a function's parameters have no gradient."""
+    """Returns the sum of total and gradient; integer parameters of a function have no gradient and are skipped."""
     return total if gradient.dtype == jax.dtypes.float0 else total + gradient
 
 
 def gradient_of(parameter: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Any:
-    """`total`, or for whole numbers what JAX takes for their gradient."""
+    """Returns `total`, or for integer parameters the zeros that JAX expects as their gradient."""
     return total if jnp.issubdtype(parameter.dtype, jnp.floating) else np.zeros(parameter.shape, jax.dtypes.float0)
 
 
 def make_tile_bias(
     request: Request, heads_H: np.ndarray, query_listing_L: np.ndarray, key_listing_M: np.ndarray, size: int
 ) -> ArrayBias | FunctionBias | None:
-    """The bias of the request's heads with these numbers, in tiles of the listed positions; None without a bias."""
+    """Returns the bias of the heads `heads_H` in tiles of the listed positions; None without a bias."""
     bias, groups = request.bias, request.key.shape[2]
     if bias is None:
         return None
@@ -167,9 +173,9 @@ def make_tile_bias(
 
 
 def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
-    """The bias of each computed tile, axis 3, with the tiles that it visits: [b, g, h, t, S, w S].
+    """Returns the bias of each computed tile (axis 3) with the tiles that it visits: [b, g, h, t, S, w S].
 
-    Where computed tiles share their list, t is 1 and the positions of all of them stand in the place of S.
+    If computed tiles share their list, t is 1 and axis S holds the positions of all of them.
     """
     has_visited = array_bghnSnS.shape[5] > 1 or array_bghnSnS.shape[6] > 1
     if chosen.is_shared:
@@ -195,5 +201,5 @@ def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
 
 
 def side_by_side(array: Shaped[Array, '...']) -> Array:
-    """The array [..., w, S] as [..., w S]: visited tiles one behind another."""
+    """Returns the array [..., w, S] as [..., w S], with the visited tiles one after another."""
     return array.reshape(*array.shape[:-2], -1)

@@ -1,7 +1,8 @@
-"""Arrays cut into tiles, and what one chunk of a loop picks of them.
+"""Arrays cut into tiles, and the tiles that one chunk of a loop reads.
 
-A chunk is what one step of a loop computes: the results of some tiles of one side (the computed tiles: of queries, or
-of keys for the gradients of keys and values), each from a list of tiles of the other side (the tiles that it visits).
+A chunk is the work of one step of a loop: the results of a few tiles of one side, each from a list of tiles of the
+other side. The former are the computed tiles: of queries, or of keys for the gradients of keys and values. The latter
+are the visited tiles.
 
 Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
 computed tiles of a chunk, w visited tiles of each; q and m the query and key positions that are computed together. A
@@ -18,15 +19,15 @@ from jaxtyping import Shaped
 
 
 class Side(NamedTuple):
-    """What the mask and dropout need to know of queries or of keys; the last tile is empty."""
+    """Arrays of queries or of keys that the mask and dropout read; the last tile is empty."""
 
     positions_b1nS: Array
     segments_B1nS: Array | None
-    numbers_11nS: Array  # which query or key it is in the request, -1 where there is none
+    numbers_11nS: Array  # index of the query or key in the request, -1 at padding
 
 
 class TileMaskInputs(NamedTuple):
-    """Arrays of a pass that have no gradient."""
+    """The arrays of a pass that have no gradient."""
 
     queries: Side
     keys: Side
@@ -34,11 +35,11 @@ class TileMaskInputs(NamedTuple):
 
 
 class ChosenTiles(NamedTuple):
-    """The numbers of the tiles of a chunk."""
+    """The indices of the tiles of a chunk."""
 
     computed_t: Array
-    visited: Array | np.ndarray  # of each computed tile [1 or heads, t, w], or [w] where all visit the same
-    is_repeat_t: Array  # computed tiles that only fill up the chunk
+    visited: Array | np.ndarray  # per computed tile [1 or heads, t, w], or [w] if all visit the same tiles
+    is_repeat_t: Array  # marks computed tiles that only pad the chunk
 
     @property
     def is_shared(self) -> bool:
@@ -50,36 +51,37 @@ class TileChunk(NamedTuple):
     """The pairs of queries and keys that one step of a loop computes.
 
     Arrays over these pairs have the axes [B, G], then those of the computed side, then those of the visited side: by
-    query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. So the computed side is always the left side of the
-    matrix products and no array of scores is ever transposed. An array that does not vary along an axis has 1 there.
+    query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. The computed side is therefore always the left side of
+    the matrix products, and no array of scores is ever transposed. An axis along which an array does not vary has size
+    1.
     """
 
     chosen: ChosenTiles
-    by_key: bool  # key tiles are computed and query tiles visited; else the other way round
-    checks_pattern: bool  # some pair of these tiles is not in the pattern
+    by_key: bool  # True: key tiles are computed and query tiles visited; False: the reverse
+    checks_pattern: bool  # the pattern forbids some pair of these tiles
     checks_keys: bool  # some key of these tiles does not exist
     size: int  # S
 
     def queries(self, x: Shaped[Array, '...']) -> Array:
-        """The chunk's query tiles of `x` [B, G, n, ...]: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
+        """Returns the chunk's query tiles of `x` [B, G, n, ...]: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
         return (take_visited if self.by_key else take_computed)(self.chosen, x)
 
     def keys(self, x: Shaped[Array, '...']) -> Array:
-        """The chunk's key tiles of `x` [B, G, n, ...]: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
+        """Returns the chunk's key tiles of `x` [B, G, n, ...]: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
         return (take_computed if self.by_key else take_visited)(self.chosen, x)
 
     def spread_queries(self, x_b1nS: Array) -> Array:
-        """The chunk's values of each query, with axes of 1 so that they broadcast over the pairs."""
+        """Returns the chunk's values of each query, with axes of 1 so that they broadcast over the pairs."""
         picked = self.queries(x_b1nS)
         return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
 
     def spread_keys(self, x_b1nS: Array) -> Array:
-        """The chunk's values of each key, with axes of 1 so that they broadcast over the pairs."""
+        """Returns the chunk's values of each key, with axes of 1 so that they broadcast over the pairs."""
         picked = self.keys(x_b1nS)
         return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
 
     def spread_heads(self, x_BGh: Array) -> Array:
-        """The values of each query head, with axes of 1 so that they broadcast over the pairs."""
+        """Returns the values of each query head, with axes of 1 so that they broadcast over the pairs."""
         before = (slice(None), slice(None), None)
         return (
             x_BGh[(*before, None, None, slice(None), None)]
@@ -88,10 +90,10 @@ class TileChunk(NamedTuple):
         )
 
     def pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
-        """Values of pairs, such as a bias, from [b, g, h, t, q, m] into the layout that this class describes.
+        """Returns values of pairs, such as a bias, moved from [b, g, h, t, q, m] into the layout of this class.
 
-        Where the chunk's tiles visit the same tiles, the array comes with t = 1, and its axis of computed positions (m
-        by key, else q) holds those of all tiles; an axis of 1 stays 1.
+        If the chunk's tiles visit the same tiles, the array comes with t = 1. Its axis of computed positions (m by key,
+        else q) then holds the positions of all tiles. An axis of 1 stays 1.
         """
         batch, groups, heads, tiles, queries, keys = x_bghtqm.shape
         if self.chosen.is_shared and (keys if self.by_key else queries) > 1:
@@ -105,7 +107,7 @@ class TileChunk(NamedTuple):
 
 
 def into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
-    """`x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, filled up to whole tiles and one empty tile more."""
+    """Returns `x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, padded to whole tiles and one empty tile."""
     length = x.shape[1]
     x = reorder(x, listing_L, 1)
     tiles = -(-length // size) + 1
@@ -115,7 +117,7 @@ def into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: 
 
 
 def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
-    """`x` with all entries along `axis` in another order; the gradient comes back by gathering, not by scattering."""
+    """Returns `x` with its entries along `axis` in another order; the gradient is a gather instead of a scatter."""
     if np.array_equal(order, np.arange(len(order))):
         return x
 
@@ -130,7 +132,7 @@ def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
 def make_side(
     positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int, numbers_L: Array | None = None
 ) -> Side:
-    """What the mask and dropout need to know of queries, or of keys, listed in this order."""
+    """Returns the arrays of queries, or of keys, that the mask and dropout read, in the listed order."""
     numbers_L = jnp.arange(len(listing_L), dtype=jnp.int32) if numbers_L is None else numbers_L
     return Side(
         into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
@@ -140,14 +142,14 @@ def make_side(
 
 
 def take_computed(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
-    """The computed tiles of `x` [B, G, n, ...]: [B, G, t, ...]."""
+    """Returns the computed tiles of `x` [B, G, n, ...]: [B, G, t, ...]."""
     return x.at[:, :, chosen.computed_t].get(mode='promise_in_bounds')
 
 
 def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
-    """The visited tiles of `x` [B, G, n, ...]: [B, G, t, w, ...]; t is 1 where computed tiles share their list.
+    """Returns the visited tiles of `x` [B, G, n, ...]: [B, G, t, w, ...]; t is 1 if computed tiles share their list.
 
-    Where each head has lists of its tiles, axis 1 holds the heads.
+    If each head has its own lists of tiles, axis 1 is the heads.
     """
     if chosen.is_shared:
         width = len(chosen.visited)
@@ -164,7 +166,7 @@ def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
 
 
 def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:
-    """The float32 dot products of vectors of queries and of keys, as the chunk picks them, over its pairs."""
+    """Returns the float32 dot products of the chunk's query vectors and key vectors, over its pairs."""
     computed, visited = (keys, queries) if chunk.by_key else (queries, keys)
     batch, visited = product_axes(chunk, visited)
     axes = ((computed.ndim - 1,), (visited.ndim - 1,)), (batch, batch)
@@ -172,9 +174,9 @@ def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[A
 
 
 def weighted_sums(chunk: TileChunk, weights: Shaped[Array, '...'], visited: Shaped[Array, '...']) -> Array:
-    """For each computed position the float32 sum of the visited vectors times its weights, which lie over the pairs.
+    """Returns for each computed position the float32 sum of visited vectors, times its weights over the pairs.
 
-    It is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
+    The shape is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
     """
     batch, visited = product_axes(chunk, visited)
     summed = tuple(range(len(batch), visited.ndim - 1))
@@ -183,5 +185,5 @@ def weighted_sums(chunk: TileChunk, weights: Shaped[Array, '...'], visited: Shap
 
 
 def product_axes(chunk: TileChunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
-    """The batch axes of a matrix product, and its right side: one large product where tiles share their list."""
+    """Returns the batch axes of a matrix product and its right side: one large product if tiles share their list."""
     return ((0, 1), visited[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), visited)

@@ -1,4 +1,4 @@
-"""Loops over the tiles of a schedule: one loop for each class, some tiles a step.
+"""Loops over the tiles of a schedule: one loop per class, a few tiles per step.
 
 Axes: t tiles whose results one step computes, n tiles of a class.
 """
@@ -16,15 +16,15 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 
 
 class Loop(NamedTuple):
-    """What a loop over chunks of tiles needs to know besides what a step computes."""
+    """The static description of a loop over chunks of tiles, apart from the computation of a step."""
 
     classes: tuple[TileClass, ...]
-    tile_count: int  # of the side whose results are computed, those included that visit nothing
-    tile_pair_bytes: int  # of the scores of one pair of tiles
-    step_bytes: tuple[int, int]  # of the scores of a step, where tiles have lists of their own and where they share one
+    tile_count: int  # all tiles of the computed side, including tiles that visit nothing
+    tile_pair_bytes: int  # bytes of the scores of one pair of tiles
+    step_bytes: tuple[int, int]  # bytes of a step's scores, for separate lists and for a shared list of tiles
 
     def tiles_of_step(self, tile_class: TileClass) -> int:
-        """How many tiles of a class one step computes: as many as fit, and about as many in each step."""
+        """Returns how many tiles of a class one step computes: at most the step size, and evenly over the steps."""
         tile_bytes = self.tile_pair_bytes * tile_class.visited_hnw.shape[-1]
         at_most = max(1, self.step_bytes[tile_class.is_shared] // tile_bytes)
         steps = -(-len(tile_class.computed_n) // at_most)
@@ -86,7 +86,7 @@ def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> 
 
 
 def into_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
-    """The arrays [n, ...] of classes, of tiles with these numbers, as [tile_count, ...]; other tiles are filled."""
+    """Returns the arrays [n, ...] of all classes as one array [tile_count, ...], with `fill` for tiles in no class."""
     x = jnp.concatenate(arrays) if len(arrays) > 1 else arrays[0]
     if np.array_equal(numbers_n, np.arange(tile_count)):
         return x

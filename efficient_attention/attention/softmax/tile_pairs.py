@@ -1,6 +1,6 @@
-"""The computation of one chunk of a tile loop: its logits under the masks, its softmax, and the gradient of its logits.
+"""The computation of one chunk of a tile loop: its masked logits, its softmax, and the gradient of its logits.
 
-Axes as in tile_softmax.py; arrays over the pairs of a chunk are laid out as `TileChunk` says.
+Axes as in tile_softmax.py; arrays over the pairs of a chunk have the layout of `TileChunk`.
 """
 
 import dataclasses
@@ -34,29 +34,32 @@ class TileOperands(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TileOptions:
-    """What is known of a pass before its arrays are."""
+    """The static options of a pass."""
 
     tile_pass: Pass
     dropout_rate: float
-    step_bytes: tuple[int, int]  # of scores, where tiles have lists of their own and where they share one
+    step_bytes: tuple[int, int]  # bytes of a step's scores, for separate lists and for a shared list of tiles
 
 
 def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
-    """The pairs of some tiles of a class. By key no key is checked: results of keys that do not exist are dropped."""
+    """Returns the chunk of these tiles of a class.
+
+    By key, missing keys are not masked, because their results are dropped.
+    """
     return TileChunk(
         chosen, by_key, tile_class.checks_pattern, tile_class.checks_keys and not by_key, options.tile_pass.size
     )
 
 
 def term_values(chunk: TileChunk, operands: TileOperands, mask_inputs: TileMaskInputs) -> list[Array]:
-    """What each term adds to the logits, over the pairs."""
+    """Returns the values that each term adds to the logits, over the pairs."""
     return [term.values(chunk, mask_inputs) for term in operands.terms]
 
 
 def masked_logits(
     chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, terms: list[Array]
 ) -> Array:
-    """float32 logits over the pairs, with the values of their terms, and MASKED where a pair is not allowed."""
+    """Returns float32 logits over the pairs including their terms, with MASKED where a pair is not allowed."""
     logits = dot_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
     logits = sum(terms, logits)
     masks = allowed(chunk, options, mask_inputs)
@@ -64,7 +67,7 @@ def masked_logits(
 
 
 def allowed(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> list[Array]:
-    """Booleans that broadcast over the pairs; a pair is allowed where all of them are True."""
+    """Returns booleans that broadcast over the pairs; a pair is allowed if all of them are True."""
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
         masks.append(chunk.spread_keys(mask_inputs.keys.numbers_11nS) >= 0)
@@ -86,7 +89,7 @@ def allowed(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs)
 
 
 def dropout_factor(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> Array | None:
-    """0 or 1 / (1 - rate) for each weight, from the numbers of its query and key; None without dropout."""
+    """Returns 0 or 1 / (1 - rate) for each weight, from the indices of its query and key; None without dropout."""
     if mask_inputs.dropout_seeds_BGh is None:
         return None
     bits = fold_index(
@@ -99,7 +102,7 @@ def dropout_factor(chunk: TileChunk, options: TileOptions, mask_inputs: TileMask
 def forward_chunk(
     chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs
 ) -> tuple[Array, Array]:
-    """Output [B, G, t, h, S, K] in the values' dtype and log-sum-exp [B, G, t, h, S] of a chunk of query tiles."""
+    """Returns the output [B, G, t, h, S, K] in the values' dtype and the log-sum-exp [B, G, t, h, S] of query tiles."""
     logits = masked_logits(chunk, options, operands, mask_inputs, term_values(chunk, operands, mask_inputs))
     maximum = logits.max(axis=(-2, -1), keepdims=True)
     weights = jnp.exp(logits - maximum)
@@ -109,15 +112,15 @@ def forward_chunk(
     v = chunk.keys(operands.v_BGnSK)
     out = weighted_sums(chunk, weights.astype(v.dtype), v)
     maximum = maximum[..., 0, 0]
-    has_key = maximum > MASKED / 2  # where not, the weights mean nothing
+    has_key = maximum > MASKED / 2  # without a key the weights are meaningless
     out = jnp.where(has_key[..., None], out / total[..., None], 0.0)
     return out.astype(v.dtype), jnp.where(has_key, maximum + jnp.log(total), MASKED)
 
 
 class SavedTiles(NamedTuple):
-    """What the backward loops read besides the operands: log-sum-exp, dout and rowsum(dout out) - dlse.
+    """Arrays that the backward loops read besides the operands: log-sum-exp, dout and rowsum(dout out) - dlse.
 
-    Where a query has no key, or only fills up a tile, the log-sum-exp is -MASKED, so that all its weights are 0.
+    If a query has no key or only pads a tile, its log-sum-exp is -MASKED, so that all its weights are 0.
     """
 
     lse_BGnhS: Array
@@ -133,7 +136,7 @@ def backward_pairs(
     saved: SavedTiles,
     terms: list[Array],
 ) -> tuple[Array, Array]:
-    """The weights after dropout and the gradient of the logits, both float32 over the pairs."""
+    """Returns the weights after dropout and the gradient of the logits, both float32 over the pairs."""
     lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
     lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
     weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, terms) - lse)

@@ -1,4 +1,4 @@
-"""One pass of a schedule for a request: its arrays put into tiles, the loops over them run, the results put back."""
+"""Computes one pass of a schedule: cuts the request's arrays into tiles, runs the loops, restores the order."""
 
 import math
 
@@ -21,7 +21,7 @@ from efficient_attention.attention.softmax.tile_term import Term
 
 
 def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Array, Array]:
-    """Output [B, L, H, K] and log-sum-exp [B, H, L] of one pass; the request's heads have these numbers."""
+    """Returns the output [B, L, H, K] and log-sum-exp [B, H, L] of one pass, for the heads with indices `heads_H`."""
     batch, queries, _, width = request.query.shape
     options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
@@ -49,18 +49,18 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple
 
 
 def make_terms(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Term, ...]:
-    """What the request adds to the dot products of queries and keys, for its heads with these numbers."""
+    """Returns the terms that the request adds to the products of queries and keys, for the heads `heads_H`."""
     bias = make_tile_bias(request, heads_H, tile_pass.query_listing_L, tile_pass.key_listing_M, tile_pass.size)
     return tuple(term for term in (bias, make_relative_bias(request, heads_H, tile_pass)) if term is not None)
 
 
 def step_sizes() -> tuple[int, int]:
-    """Bytes of the scores of a step, where tiles have lists of their own and where they share one."""
+    """Returns the bytes of a step's scores, for separate lists and for a shared list of tiles."""
     return device_forms().tile_step_bytes, device_forms().shared_tile_step_bytes
 
 
 def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
-    """uint32 [B, G, h]: where the hash of each head's dropout bits starts, as in `dropout.keep_mask`."""
+    """Returns uint32 [B, G, h]: the seed from which each head's dropout bits are hashed, as in `dropout.keep_mask`."""
     batch, numbers_H = request.query.shape[0], jnp.asarray(heads_H)
     if request.place is not None:
         numbers_H = numbers_H + request.place.first_head
@@ -69,9 +69,9 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
 
 
 def is_wide(options: TileOptions, operands: TileOperands) -> bool:
-    """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns.
+    """Returns whether the scores of one tile over all heads exceed a step, on devices that then loop over heads.
 
-    Heads that are spread over devices do not: each of them would have to be gathered.
+    Heads that are sharded over devices are not looped over, because each head would have to be gathered.
     """
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(
@@ -86,7 +86,7 @@ def is_wide(options: TileOptions, operands: TileOperands) -> bool:
 def attend_tiles_by_head(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs
 ) -> tuple[Array, Array]:
-    """`attend_tiles`, one key head after another."""
+    """Returns the results of `attend_tiles`, computed one key head after another."""
     arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
     terms, whole = jax.tree.flatten(operands.terms)
     arrays |= {str(number): leaf for number, leaf in enumerate(terms) if leaf.shape[1] > 1}

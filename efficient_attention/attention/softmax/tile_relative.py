@@ -1,12 +1,12 @@
-"""The relative term of the logits as tile loops need it: products with the distances of neighbouring tiles, shifted.
+"""The relative term of the logits for tile loops: products with the distances of neighbouring tiles, shifted.
 
-A query tile that visits w neighbouring key tiles meets S (w + 1) distances. Its S queries are multiplied with the
-table's vectors of those distances, in falling order, and the products of query a are moved left by S - 1 - a: then they
-stand at their keys. So the term costs one product more and never a table of [L, M, K] (Dai et al. 2019, arXiv
-1901.02860, appendix B, does this on whole sequences).
+A query tile that visits w neighbouring key tiles needs S (w + 1) distances. Its S queries are multiplied with the
+table's vectors of those distances, in falling order. The products of query a are then moved left by S - 1 - a, which
+aligns them with their keys. The term thus costs one additional product and never builds a table of [L, M, K] (Dai et
+al. 2019, arXiv 1901.02860, appendix B, does this on whole sequences).
 
-Axes as in tile_softmax.py; c distances that a query tile meets, n tiles of the table, where tile 0 and the last one
-hold nothing but the vectors of its ends, so that any tile beyond them equals them.
+Axes as in tile_softmax.py; c distances of a query tile, n tiles of the table. Tile 0 and the last tile of the table
+repeat the vectors at its ends, so any tile beyond them equals them.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ from efficient_attention.attention.softmax.tile_term import Term
 
 
 class RelativeRead(NamedTuple):
-    """What a chunk of query tiles reads: its queries, and the tiles of the table that each query tile meets."""
+    """The arrays that a chunk of query tiles reads: its queries, and the tiles of the table for each query tile."""
 
     q_BGthSK: Array
     r_GhtnSK: Array
 
     def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
-        """The float32 values over the pairs of the chunk."""
+        """Returns the float32 values over the pairs of the chunk."""
         width = chunk.chosen.visited.shape[-1]
         r_GhtcK = jax.lax.collapse(self.r_GhtnSK, 3, 5).astype(self.q_BGthSK.dtype)
         axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
@@ -54,34 +54,34 @@ class RelativeRead(NamedTuple):
 class RelativeBias(Term):
     """The relative term of a pass: its queries, and its table of distances in tiles."""
 
-    q_BGnhSK: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
-    table_1GhnSK: Any  # float32, so that its gradient is summed in that; falling distances
-    diagonal: int = dataclasses.field(metadata={'static': True})  # the table's tile of query tile 0 and key tile 0
-    widest: int = dataclasses.field(metadata={'static': True})  # tiles of the table that a query tile meets, at most
+    q_BGnhSK: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
+    table_1GhnSK: Any  # distances in falling order; float32, so that its gradient is summed in float32
+    diagonal: int = dataclasses.field(metadata={'static': True})  # table tile for query tile 0 and key tile 0
+    widest: int = dataclasses.field(metadata={'static': True})  # most table tiles that a query tile reads
 
     @property
     def has_tile_gradient(self) -> bool:
-        """True: the queries', whose gradient is complete after one chunk."""
+        """True: the gradient of a tile's queries is complete after one chunk."""
         return True
 
     @property
     def splits_by_head(self) -> bool:
-        """True: axis 1 holds the key heads."""
+        """True: axis 1 is the key heads."""
         return True
 
     def read_by(self, chosen: ChosenTiles) -> RelativeRead:
-        """The queries of these tiles, and the tiles of the table that each of them meets."""
+        """Returns the queries of these tiles, and the tiles of the table that each query tile reads."""
         return RelativeRead(
             take_computed(chosen, self.q_BGnhSK), self.table_tiles(self.starts(chosen), chosen.visited.shape[-1] + 1)
         )
 
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """The float32 values over the pairs."""
+        """Returns the float32 values over the pairs."""
         if not chunk.by_key:
             return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
         chosen = chunk.chosen
         width = chosen.visited.shape[-1]
-        # The first of w query tiles is nearest to the key tile, and its distances come last.
+        # The first of the w query tiles is nearest to the key tile, and its distances come last.
         starts_t = self.diagonal + chosen.computed_t - first_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_tiles(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         r_GhtwcK = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
@@ -97,22 +97,25 @@ class RelativeBias(Term):
         return shift(values_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
     def starts(self, chosen: ChosenTiles) -> Array:
-        """int [t]: the first tile of the table that each query tile meets."""
+        """Returns int [t]: the first tile of the table that each query tile reads."""
         return self.diagonal - chosen.computed_t + first_tiles(chosen)
 
     def table_tiles(self, starts_t: Array, count: int) -> Array:
-        """`count` tiles of the table from each start, [G, h, t, count, S, K]; beyond its ends the tiles there."""
+        """Returns `count` tiles of the table from each start, [G, h, t, count, S, K], clipped to the table's tiles."""
         places = jnp.clip(starts_t[:, None] + jnp.arange(count)[None], 0, self.table_1GhnSK.shape[3] - 1)
         return self.table_1GhnSK.at[0, :, :, places].get(mode='promise_in_bounds').transpose(2, 3, 0, 1, 4, 5)
 
     def start(self) -> Array:
-        """The table's gradient before the first chunk: zeros, with room for tiles beyond both ends."""
+        """Returns the table's initial gradient: zeros, with extra tiles beyond both ends."""
         shape = list(self.table_1GhnSK.shape[1:])
         shape[2] += 2 * self.widest
         return jnp.zeros(shape, jnp.float32)
 
     def collect(self, total_GhnSK: Array, chosen: ChosenTiles, gradient: RelativeRead) -> tuple[Array, list[Array]]:
-        """The table's gradient with that of a chunk, added one query tile after another, and that of its queries."""
+        """Returns the table's gradient with a chunk's gradient added, and the gradient of the chunk's queries.
+
+        The gradient is added one query tile after another.
+        """
         count, last = gradient.r_GhtnSK.shape[3], total_GhnSK.shape[2] - self.widest
         places = jnp.clip(self.starts(chosen) + self.widest, 0, last)
 
@@ -125,7 +128,10 @@ class RelativeBias(Term):
         return total_GhnSK, [jnp.moveaxis(gradient.q_BGthSK, 2, 0)]
 
     def join(self, total_GhnSK: Array, arrays: list[Array]) -> 'RelativeBias':
-        """The gradient of the term, from the table's and from that of the queries of all tiles but the empty one."""
+        """Returns the gradient of the term, from the table's gradient and all query tiles' gradients.
+
+        The query gradients lack the empty tile.
+        """
         dq = jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 2)
         low, middle, high = jnp.split(total_GhnSK, (self.widest, total_GhnSK.shape[2] - self.widest), axis=2)
         middle = middle.at[:, :, 0].add(low.sum(axis=2)).at[:, :, -1].add(high.sum(axis=2))
@@ -133,15 +139,16 @@ class RelativeBias(Term):
 
 
 def first_tiles(chosen: ChosenTiles) -> Array:
-    """int [t]: the first tile that each computed tile visits; [] where they share their list."""
+    """Returns int [t]: the first tile that each computed tile visits; [] if computed tiles share their list."""
     return jnp.asarray(chosen.visited[0] if chosen.is_shared else chosen.visited[0, :, 0], jnp.int32)
 
 
 def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> RelativeBias | None:
-    """The relative term of the request's heads with these numbers, in tiles; None without one.
+    """Returns the relative term of the heads `heads_H` in tiles; None if the request has none.
 
     Raises:
-        NotImplementedError: positions that are not one after another and known, or a pattern whose tiles are not.
+        NotImplementedError: positions are not consecutive and known at trace time, or a tile's visited tiles are not
+            consecutive.
     """
     relative, groups = request.relative, request.key.shape[2]
     if relative is None:
@@ -162,10 +169,10 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: Pass) -
 
 
 def check_in_order(request: Request, tile_pass: Pass) -> int:
-    """The first query's position minus the first key's, where all positions and tiles are one after another."""
+    """Returns the first query's position minus the first key's; raises unless positions and tiles are consecutive."""
     starts = first_position(request.positions.query), first_position(request.positions.key)
     if starts[0] is None or starts[1] is None:
-        raise NotImplementedError('blocked has relative attention for known positions that rise by 1 alone')
+        raise NotImplementedError('blocked has relative attention only for known positions that rise by 1')
     listings = tile_pass.query_listing_L, tile_pass.key_listing_M
     is_listed = all((np.diff(listing) == 1).all() for listing in listings)
     query_tiles, key_tiles = (-(-len(listing) // tile_pass.size) for listing in listings)
@@ -181,7 +188,7 @@ def check_in_order(request: Request, tile_pass: Pass) -> int:
 
 
 def visits_neighbours(tile_class: TileClass, empty: int) -> bool:
-    """Whether each tile visits tiles one after another, but for `empty` ones at the end, and the same for all heads."""
+    """Returns whether each tile visits consecutive tiles, the same for all heads, ignoring `empty` tiles at the end."""
     if len(tile_class.visited_hnw) > 1:
         return False
     places = tile_class.visited_hnw[0] - tile_class.visited_hnw[0, :, :1]

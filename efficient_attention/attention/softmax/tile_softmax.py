@@ -1,13 +1,14 @@
-"""Softmax attention over the tiles of a schedule, forward and backward with recomputed weights.
+"""Softmax attention over the tiles of a schedule; the backward pass recomputes the weights.
 
-The forward loop computes some query tiles a step: it gathers the key tiles that each visits, takes one softmax over
-them and keeps the output and the log-sum-exp. The backward loops recompute the weights from the log-sum-exp, once by
-query tile for dq and once by key tile for dk and dv, so that they sum by gathering, never by scattering: a result does
-not depend on an order of additions. The idea of both is FlashAttention's (Dao et al. 2022, arXiv 2205.14135; 2023,
-2307.08691); one softmax over all visited tiles instead of a running one measured faster under XLA on a CPU.
+The forward loop computes a few query tiles per step. It gathers the key tiles that each query tile visits, takes one
+softmax over them, and keeps the output and the log-sum-exp. The backward loops recompute the weights from the
+log-sum-exp: once by query tile for dq, and once by key tile for dk and dv. Both sum by gathering, never by scattering,
+so a result does not depend on an order of additions. The algorithm follows FlashAttention (Dao et al. 2022, arXiv
+2205.14135; 2023, 2307.08691). One softmax over all visited tiles, instead of a running one, measured faster under XLA
+on a CPU.
 
 Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
-computed tiles of a chunk, w visited tiles of each. Arrays over the pairs of a chunk are laid out as `TileChunk` says:
+computed tiles of a chunk, w visited tiles of each. Arrays over the pairs of a chunk have the layout of `TileChunk`:
 by query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. A leading b or g is 1 where nothing differs.
 """
 
@@ -36,7 +37,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loop:
-    """The loop over the query tiles of a pass, or over its key tiles."""
+    """Returns the loop over the query tiles of a pass, or over its key tiles."""
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
         options.tile_pass.by_key if by_key else options.tile_pass.by_query,
@@ -47,18 +48,18 @@ def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loo
 
 
 def tiles_first(x: Shaped[Array, '...']) -> Array:
-    """The array [B, G, t, ...] as [t, B, G, ...]."""
+    """Returns the array [B, G, t, ...] as [t, B, G, ...]."""
     return jnp.moveaxis(x, 2, 0)
 
 
 def tiles_third(x: Shaped[Array, '...']) -> Array:
-    """The array [t, B, G, ...] as [B, G, t, ...]."""
+    """Returns the array [t, B, G, ...] as [B, G, t, ...]."""
     return jnp.moveaxis(x, 0, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
-    """Output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over the tiles of a pass, without the empty tile."""
+    """Returns output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over a pass's tiles, without the empty tile."""
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         out, lse = forward_chunk(make_chunk(options, chosen, False, tile_class), options, operands, mask_inputs)
@@ -69,7 +70,7 @@ def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: Tile
 
 
 def attend_tiles_forward(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Any, Any]:
-    """`attend_tiles`, and what its backward pass needs."""
+    """Returns the results of `attend_tiles`, and the values saved for its backward pass."""
     out, lse = attend_tiles(options, operands, mask_inputs)
     return (out, lse), (operands, mask_inputs, out, lse)
 
@@ -77,7 +78,7 @@ def attend_tiles_forward(options: TileOptions, operands: TileOperands, mask_inpu
 def attend_tiles_backward(
     options: TileOptions, kept: Any, cotangents: tuple[Array, Array]
 ) -> tuple[TileOperands, None]:
-    """Gradients of the operands; the inputs of masks have none."""
+    """Returns gradients of the operands; the mask inputs have none."""
     operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)
@@ -97,14 +98,14 @@ attend_tiles.defvjp(attend_tiles_forward, attend_tiles_backward)
 
 
 def with_empty_tile(x: Shaped[Array, '...']) -> Array:
-    """`x` [B, G, n, ...] with one more, empty tile."""
+    """Returns `x` [B, G, n, ...] with one empty tile appended."""
     return jnp.pad(x, [(0, int(axis == 2)) for axis in range(x.ndim)])
 
 
 def query_gradients(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, tuple[Term, ...]]:
-    """The gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
+    """Returns the gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
     terms = operands.terms
 
     def step(chosen: ChosenTiles, tile_class: TileClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
@@ -133,7 +134,7 @@ def query_gradients(
 
 
 def sum_to(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
-    """`x` summed over the axes that are 1 in `shape`."""
+    """Returns `x` summed over the axes that are 1 in `shape`."""
     axes = tuple(axis for axis, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
     return x.sum(axis=axes, keepdims=True)
 
@@ -141,7 +142,7 @@ def sum_to(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
 def key_gradients(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, Array]:
-    """The gradients of the keys and of the values [B, G, n, S, K], from the loop over key tiles."""
+    """Returns the gradients of the keys and of the values [B, G, n, S, K], from the loop over key tiles."""
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         chunk = make_chunk(options, chosen, True, tile_class)

@@ -1,4 +1,4 @@
-"""The view that tile loops have of a bias or a relative term: the protocol that every term of the logits keeps."""
+"""`Term`, the interface between tile loops and a term of the logits, such as a bias or the relative term."""
 
 import abc
 from typing import Any, Protocol, runtime_checkable
@@ -10,47 +10,51 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileC
 
 @runtime_checkable
 class TermRead(Protocol):
-    """What a chunk of query tiles reads of a term; a tree of arrays, through which its gradient flows."""
+    """The part of a term that a chunk of query tiles reads; a tree of arrays, through which its gradient flows."""
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """float32 values over the pairs of the chunk that read it, each axis 1 where nothing varies."""
+        """Returns float32 values over the pairs of the chunk that reads this part.
+
+        An axis has size 1 if values do not vary along it.
+        """
         ...
 
 
 class Term(abc.ABC):
-    """Something that is added to the logits; a tree of arrays.
+    """A term that is added to the logits; a tree of arrays.
 
-    Forward, and by key tile in the backward pass, a loop asks for `values`. By query tile it takes the gradient: it
-    asks what each chunk reads (`read_by`), differentiates `read_values`, and hands the gradient to `collect`, which
-    adds it to a running total and returns arrays that are complete; at the end `join` makes the gradient of both.
+    The forward loop, and the backward loop by key tile, call `values`. The backward loop by query tile computes the
+    term's gradient. It gets the part that each chunk reads (`read_by`), differentiates `read_values`, and passes the
+    gradient to `collect`. `collect` adds it to a running total and returns arrays that are already complete. At the end
+    `join` builds the gradient from the total and the arrays.
     """
 
     @property
     @abc.abstractmethod
     def has_tile_gradient(self) -> bool:
-        """Whether `collect` returns one array with an entry for each computed tile, beside the total."""
+        """Whether `collect` returns one array with an entry per computed tile, besides the total."""
 
     @property
     @abc.abstractmethod
     def splits_by_head(self) -> bool:
-        """Whether key heads can be computed one after another, each with its entry of axis 1 of the arrays."""
+        """Whether key heads can be computed one after another, because axis 1 of the arrays is the key heads."""
 
     @abc.abstractmethod
     def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """float32 values over the pairs of any chunk, each axis 1 where nothing varies."""
+        """Returns float32 values over the pairs of any chunk; an axis has size 1 if values do not vary along it."""
 
     @abc.abstractmethod
     def read_by(self, chosen: ChosenTiles) -> TermRead:
-        """What a chunk of these query tiles reads."""
+        """Returns the part of the term that a chunk of these query tiles reads."""
 
     @abc.abstractmethod
     def start(self) -> Any:
-        """The total before the first chunk."""
+        """Returns the total before the first chunk."""
 
     @abc.abstractmethod
     def collect(self, total: Any, chosen: ChosenTiles, gradient: Any) -> tuple[Any, list[Array]]:
-        """The total with the gradient of what a chunk read, and the arrays [t, ...] that are complete after it."""
+        """Returns the total with a chunk's gradient added, and the arrays [t, ...] that this chunk completes."""
 
     @abc.abstractmethod
     def join(self, total: Any, arrays: list[Array]) -> 'Term':
-        """The gradient of the whole term, from the total and the arrays [n, ...], which lack the empty tile."""
+        """Returns the gradient of the whole term, from the total and the arrays [n, ...], which lack the empty tile."""

@@ -1,7 +1,7 @@
-"""The backend `blocked`: softmax attention over kept tiles alone, on any device, in memory linear in the length.
+"""The backend `blocked`: softmax attention over only the kept tiles, on any device, in memory linear in the length.
 
-A pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on the device (`tile_pass.py`),
-and the results of heads and of the passes over a pattern are put together here.
+The host turns a pattern into a schedule (`schedule.py`). The device runs loops over its tiles (`tile_pass.py`). This
+file joins the results of heads and merges the results of passes.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """Output and log-sum-exp of `Softmax` over any pattern, with every option of a request."""
+    """Returns output and log-sum-exp of `Softmax` over any pattern, with every option except additive scores."""
     refuse('blocked', {'additive scores': request.additive is not None})
     heads = request.query.shape[2]
     pattern = pattern_of(request)
@@ -40,9 +40,9 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
 
 
 def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tuple[Pattern, ...]]]:
-    """Heads that share one schedule: (their numbers, one pattern for all or one for each).
+    """Returns groups of heads that share a schedule: (head indices, one pattern for all or one per head).
 
-    Patterns of one group differ at most in what they draw for each head, so their tables have nearly the same shape.
+    Patterns of one group differ at most in their random samples per head, so their tables have nearly the same shape.
     """
     groups: dict[Pattern, dict[int, Pattern]] = {}
     for head in range(heads):
@@ -55,7 +55,7 @@ def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tup
 
 
 def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Pattern, ...]) -> tuple[Array, Array]:
-    """Output [B, L, group, K] and log-sum-exp [B, group, L] of some heads."""
+    """Returns the output [B, L, group, K] and log-sum-exp [B, group, L] of one group of heads."""
     heads = request.query.shape[2]
     query, key, value = request.query, request.key, request.value
     if len(group) < heads or len(patterns) > 1:
@@ -71,18 +71,18 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
 
 
 def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
-    """Of `x_BLHK` [B, L, H or G, K] the given ones of `heads` query heads, or the key heads that serve them."""
+    """Returns the given query heads of `x_BLHK` [B, L, H or G, K], or their key heads if it holds keys or values."""
     x_BLHK = jnp.repeat(x_BLHK, heads // x_BLHK.shape[2], axis=2)
     if len(group) == heads:
         return x_BLHK
-    # Unique numbers: the gradient has nothing to add up in an order that could change.
+    # Unique indices: the gradient adds up nothing, so no order of additions can change it.
     return x_BLHK.at[:, :, np.asarray(group)].get(
         mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True
     )
 
 
 def static_positions(positions_bL: Numbers, is_irrelevant: bool) -> bytes | int:
-    """The int32 positions as bytes where they are known now and those of all batch rows; else how many there are."""
+    """Returns int32 positions as bytes if they are known at trace time and equal in all rows; else their number."""
     if is_irrelevant:
         return np.arange(positions_bL.shape[1], dtype=np.int32).tobytes()
     if isinstance(positions_bL, np.ndarray) and positions_bL.shape[0] == 1:

@@ -1,4 +1,4 @@
-"""Attention by sparsemax over a pattern (Martins & Astudillo 2016, arXiv 1602.02068)."""
+"""Attention with sparsemax instead of softmax over a pattern's keys (Martins & Astudillo 2016, arXiv 1602.02068)."""
 
 from efficient_attention.attention.logits.room import room_over_pattern
 from efficient_attention.attention.sparsemax.definition import Sparsemax

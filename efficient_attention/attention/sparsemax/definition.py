@@ -1,4 +1,4 @@
-"""What sparsemax over a pattern promises."""
+"""`Sparsemax`, attention with sparsemax instead of softmax over a pattern's keys."""
 
 import dataclasses
 
@@ -19,5 +19,5 @@ class Sparsemax(OverPattern):
     name = 'sparsemax'
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Sparsemax over the allowed keys."""
+        """Returns sparsemax over the allowed keys."""
         return sparsemax(logits_BHLM, allowed_bhLM)

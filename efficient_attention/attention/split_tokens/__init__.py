@@ -1,1 +1,1 @@
-"""Sequence parallel: attention over rows whose tokens are split over the devices of the mesh axis `sequence`."""
+"""Sequence parallel attention: the tokens of each row are sharded over the devices of the mesh axis `sequence`."""

@@ -1,11 +1,11 @@
-"""Partial results over keys that go round the devices, merged by their log-sum-exps; in memory of two shares of keys.
+"""Ring attention: partial results over keys that travel around the devices, merged by their log-sum-exps.
 
-Inside `jax.shard_map`. The backward pass sends the keys round once more, computes each block again and sends the
-gradients of its keys back to their owner: what is kept between the passes does not grow with the number of devices.
-While a block is computed, the keys of the next one are under way, and no others.
+Runs inside `jax.shard_map`. The backward pass sends the keys around once more, recomputes each block, and sends the
+gradients of its keys back to their owner. Memory saved between the passes does not grow with the number of devices.
+While a block is computed, only the keys of the next block are in transit, so a device holds two shares of keys.
 
-With o_r and l_r of block r, o = sum_r exp(l_r - l) o_r and l = log sum_r exp(l_r), the cotangents of a block are
-exp(l_r - l) do and exp(l_r - l) (do o_r - (do o - dl)).
+Block r has output o_r and log-sum-exp l_r. The results are o = sum_r exp(l_r - l) o_r and l = log sum_r exp(l_r).
+The cotangents of a block are exp(l_r - l) do and exp(l_r - l) (do o_r - (do o - dl)).
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from efficient_attention.attention.weights import MASKED
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ring:
-    """What is known of the exchange before the program runs.
+    """The static part of the key exchange.
 
     Args:
-        axis: of the mesh.
-        steps: one at least.
-        attend: output [B, L, H, K] and log-sum-exp [B, H, L] of a block, from its numbers, what stays on a device and
-            gets gradients (the first leaf has the query's shape), keys with gradients, labels of the keys without,
-            and what stays and has none.
+        axis: the axis of the mesh.
+        steps: at least one.
+        attend: returns the output [B, L, H, K] and the log-sum-exp [B, H, L] of a block. Its arguments: the block's
+            indices; local arrays with gradients, whose first leaf has the query's shape; travelling keys with
+            gradients; travelling labels of the keys without gradients; local arrays without gradients.
     """
 
     axis: str
@@ -40,13 +40,13 @@ class Ring:
 
 
 def walk(ring: Ring, own: Any, total: Any, compute: Callable[[Step, Any, Any], Any]) -> Any:
-    """The total after `compute` (step, keys, total) of all steps; `own` are a device's own keys."""
+    """Returns the total after `compute(step, keys, total)` of all steps; `own` is this device's keys."""
     arriving = exchange(ring, ring.steps[0], own)
     for number, step in enumerate(ring.steps):
         keys = arriving
         if number + 1 < len(ring.steps):
             following = ring.steps[number + 1]
-            # Without the barrier the compiler may begin all exchanges at once and hold all keys.
+            # Without the barrier the compiler may start all exchanges at once and hold all keys in memory.
             sent, total = jax.lax.optimization_barrier((keys if following.is_relayed else own, total))
             arriving = exchange(ring, following, sent)
         total = compute(step, keys, total)
@@ -54,14 +54,14 @@ def walk(ring: Ring, own: Any, total: Any, compute: Callable[[Step, Any, Any], A
 
 
 def exchange(ring: Ring, step: Step, keys: Any) -> Any:
-    """The keys that a device has in this step; zeros where it has nothing to compute."""
+    """Returns the keys that a device has in this step; zeros if the device has nothing to compute."""
     return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, step.sends), keys) if step.sends else keys
 
 
 def by_device(
     ring: Ring, step: Step, compute: Callable[[Block, Any], Any], nothing: Callable[[Any], Any], operands: Any
 ) -> Any:
-    """`compute` (block, operands) of this device's block, or `nothing` (operands) where it has none."""
+    """Returns `compute(block, operands)` for this device's block, or `nothing(operands)` if the device has no block."""
     branches: list[Callable[[Any], Any]] = [functools.partial(compute, block) for block in step.blocks]
     if len(step.blocks) in step.programs:
         branches.append(nothing)
@@ -73,7 +73,7 @@ def by_device(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_ring(ring: Ring, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
-    """Float32 output [B, L, H, K] and log-sum-exp [B, H, L] over the keys of all blocks; arguments as of `Ring`."""
+    """Returns float32 output [B, L, H, K] and log-sum-exp [B, H, L] over all keys; arguments as in `Ring.attend`."""
     query = jax.tree.leaves(standing)[0]
 
     def compute(block: Block, travelled: Any) -> Partial:
@@ -131,11 +131,11 @@ attend_ring.defvjp(_ring_forward, _ring_backward)
 
 
 def head_sums(left_BLHK: Array, right_BLHK: Array) -> Array:
-    """The products summed over the head width, [B, H, L]."""
+    """Returns the products summed over the head width, [B, H, L]."""
     return (left_BLHK * right_BLHK).sum(axis=-1).swapaxes(1, 2)
 
 
 def merge_devices(axis: str, part: Partial) -> Partial:
-    """The merged result, on every device, of parts over the keys of each device for the same queries."""
+    """Returns, on every device, the merged result of all devices' keys for the same queries."""
     out_pBLHK, lse_pBHL = jax.tree.map(lambda x: jax.lax.all_gather(x, axis), part)
     return merge(list(zip(out_pBLHK, lse_pBHL, strict=True)))

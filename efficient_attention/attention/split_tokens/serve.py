@@ -1,7 +1,7 @@
-"""A call of `attend` whose rows are split over the mesh axis `sequence`: each device computes its share of the queries.
+"""Sequence parallel `attend`: rows are sharded over the mesh axis `sequence`, and each device computes its queries.
 
-What surrounds attention works on tokens one by one, so the compiler splits it; here alone devices exchange something.
-All axes of the mesh are manual inside: rows lie over data and fsdp, heads over tensor, tokens over sequence.
+Only attention needs communication along this axis: other layers work token by token, so the compiler can shard them. In
+here all axes of the mesh are manual: rows are sharded over data and fsdp, heads over tensor, tokens over sequence.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ ROWS = 'data', 'fsdp'
 
 
 def is_split(mesh: Mesh | None) -> bool:
-    """Whether the mesh has a sequence axis of several devices."""
+    """Returns whether the mesh has a sequence axis of several devices."""
     return mesh is not None and mesh.shape.get(AXIS, 1) > 1
 
 
 def serve_split(request: Request, mesh: Mesh, room: Room) -> Result:
-    """Output [B, L, H, K] and log-sum-exp of a request whose arrays are whole rows, by shares of them."""
+    """Returns output [B, L, H, K] and log-sum-exp of a request with whole rows, computed shard by shard."""
     if room.serve_share is None:
-        raise lack(request.mechanism.name, 'form for rows that are split over a sequence axis')
+        raise lack(request.mechanism.name, 'implementation for rows sharded over a sequence axis')
     if any(first_position(positions) is None for positions in request.positions):
-        raise lack('a sequence axis', 'positions that do not rise by 1 or are known to the program alone')
+        raise lack('a sequence axis', 'support for positions that do not rise by 1 or are unknown at trace time')
     if request.additive is not None:
-        raise lack('a sequence axis', 'additive scores')
+        raise lack('a sequence axis', 'support for additive scores')
     axes = axes_of(request, mesh)
     arrays, specs = arrays_of(request, axes)
     has_lse = request.mechanism.form.has_logits
@@ -46,7 +46,7 @@ def serve_split(request: Request, mesh: Mesh, room: Room) -> Result:
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """The axes of the mesh over which rows, heads, queries and keys of a call lie; None where they stay whole."""
+    """The axes of the mesh over which a call's rows, heads, queries and keys are sharded; None if they are not."""
 
     split: Split
     rows: tuple[str, ...] | None
@@ -55,7 +55,7 @@ class Axes:
     key: str | None
 
     def spec(self, letters: str, x: Any) -> PartitionSpec:
-        """How an array with axes of these letters is split; axes of 1, which serve all, stay whole."""
+        """Returns how an array with axes of these letters is sharded; axes of size 1, which broadcast, are not."""
         names = {'B': self.rows, 'H': self.heads, 'G': self.heads, 'L': self.query, 'M': self.key}
         return PartitionSpec(
             *(names.get(letter) if size > 1 else None for letter, size in zip(letters, x.shape, strict=True))
@@ -63,7 +63,7 @@ class Axes:
 
 
 def axes_of(request: Request, mesh: Mesh) -> Axes:
-    """The axes for a request; rows or heads that their axes do not divide stay whole."""
+    """Returns the mesh axes for a request; rows or heads that the mesh does not divide evenly are not sharded."""
     (batch, queries, heads, _), (keys, groups) = request.query.shape, request.key.shape[1:3]
     rows = tuple(name for name in ROWS if mesh.shape.get(name, 1) > 1)
     rows_count = functools.reduce(lambda product, name: product * mesh.shape[name], rows, 1)
@@ -80,7 +80,7 @@ def axes_of(request: Request, mesh: Mesh) -> Axes:
 
 
 def arrays_of(request: Request, axes: Axes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a request by name, and how each is split."""
+    """Returns the arrays of a request by name, and how each is sharded."""
     arrays: dict[str, Any] = {'query': request.query, 'key': request.key, 'value': request.value}
     letters = {'query': 'BLHK', 'key': 'BMGK', 'value': 'BMGK', 'query_segments': 'BL', 'key_segments': 'BM'}
     if request.segments is not None:
@@ -92,7 +92,7 @@ def arrays_of(request: Request, axes: Axes) -> tuple[dict[str, Any], dict[str, A
         arrays['dropout_rng'] = row_keys(request.dropout.rng, request.query.shape[0])
         letters['dropout_rng'] = 'B'
     if request.bias is not None and not callable(request.bias):
-        arrays['bias'], letters['bias'] = request.bias, 'BHLm'  # each device slices the keys that come to it
+        arrays['bias'], letters['bias'] = request.bias, 'BHLm'  # 'm': devices slice keys
     specs: dict[str, Any] = {name: axes.spec(letters[name], x) for name, x in arrays.items()}
     if callable(request.bias):
         arrays['bias'], specs['bias'] = as_partial(request.bias), PartitionSpec()
@@ -102,17 +102,17 @@ def arrays_of(request: Request, axes: Axes) -> tuple[dict[str, Any], dict[str, A
 
 
 def as_partial(bias: Any) -> jax.tree_util.Partial:
-    """The function as a tree of its arrays."""
+    """Returns the bias function as a `Partial`, a tree of its arrays."""
     return bias if isinstance(bias, jax.tree_util.Partial) else jax.tree_util.Partial(bias)
 
 
 def row_keys(rng: Array, batch: int) -> Array:
-    """A key for each of all rows [B], those of `dropout.row_seeds`."""
+    """Returns one key per row [B], the same keys as in `dropout.row_seeds`."""
     return jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(batch)) if rng.ndim == 0 else rng
 
 
 def serve_arrays(request: Request, axes: Axes, room: Room, arrays: dict[str, Any]) -> Result:
-    """The share's result, from its arrays; `request` has all that is no array."""
+    """Returns the result of one device's shard from its arrays; `request` has everything that is not an array."""
     assert room.serve_share is not None
     changes: dict[str, Any] = {
         name: arrays[name] for name in ('query', 'key', 'value', 'rng', 'bias') if name in arrays
@@ -132,7 +132,7 @@ def serve_arrays(request: Request, axes: Axes, room: Room, arrays: dict[str, Any
 
 
 def of_some_heads(count: int, heads: int, bias: Any, query_b1L1: Array, key_b11M: Array) -> Array:
-    """The values of a function of positions for this device's heads, of `heads` in all over `count` devices."""
+    """Returns a bias function's values for this device's heads, out of `heads` heads sharded over `count` devices."""
     values = bias(query_b1L1, key_b11M)
     if values.ndim < 4 or values.shape[1] == 1:
         return values

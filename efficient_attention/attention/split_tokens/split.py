@@ -1,4 +1,4 @@
-"""How the rows of a call lie over the devices: which sides are split, into how many shares, and where each begins."""
+"""`Split`: how the queries and keys of a call are sharded over the devices of the sequence axis."""
 
 import dataclasses
 
@@ -7,21 +7,21 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 
-AXIS, HEADS = 'sequence', 'tensor'  # of the mesh
+AXIS, HEADS = 'sequence', 'tensor'  # axes of the mesh
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
     """The shares of a call's queries and keys.
 
-    A side whose length the number of devices does not divide stays whole on each of them, and so does one that is so
-    short that all devices' copies of it, such as of global tokens, are no more than a share of the other side.
+    Queries or keys whose length the number of devices does not divide are not sharded. Neither are queries or keys so
+    short, such as global tokens, that all devices' copies together are at most one share of the other side.
 
     Args:
         count: devices along the axis.
-        queries: of the whole rows, L.
-        keys: of the whole rows, M.
-        heads: devices over which heads are spread.
+        queries: number of queries in the whole rows, L.
+        keys: number of keys in the whole rows, M.
+        heads: devices over which heads are sharded.
     """
 
     count: int
@@ -31,33 +31,33 @@ class Split:
 
     @property
     def has_query_shares(self) -> bool:
-        """Whether each device has a share of the queries; else it has all of them."""
+        """Whether the queries are sharded; else each device has all of them."""
         return self.queries % self.count == 0 and self.queries * self.count**2 > self.keys
 
     @property
     def has_key_shares(self) -> bool:
-        """Whether each device has a share of the keys; else it has all of them."""
+        """Whether the keys are sharded; else each device has all of them."""
         return self.keys % self.count == 0 and self.keys * self.count**2 > self.queries
 
     @property
     def query_share(self) -> int:
-        """How many queries a device has."""
+        """The number of queries on a device."""
         return self.queries // self.count if self.has_query_shares else self.queries
 
     @property
     def key_share(self) -> int:
-        """How many keys a device has."""
+        """The number of keys on a device."""
         return self.keys // self.count if self.has_key_shares else self.keys
 
     def device(self) -> Array:
-        """The number of the device that runs the program, inside `jax.shard_map`."""
+        """Returns the index of this device on the sequence axis, inside `jax.shard_map`."""
         return jax.lax.axis_index(AXIS)
 
     def head_device(self) -> Array:
-        """Which of the devices over which heads are spread runs the program."""
+        """Returns the index of this device on the axis over which heads are sharded; 0 if they are not."""
         return jax.lax.axis_index(HEADS) if self.heads > 1 else jnp.int32(0)
 
 
 def split_of(mesh: Mesh, queries: int, keys: int, heads: int = 1) -> Split:
-    """The shares of rows with so many queries and keys on the devices of a mesh."""
+    """Returns the shares of rows with `queries` queries and `keys` keys on the devices of a mesh."""
     return Split(mesh.shape[AXIS], queries, keys, heads)

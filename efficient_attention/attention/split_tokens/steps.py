@@ -1,27 +1,27 @@
-"""The steps in which keys go round the devices: who computes what, and from whom its keys come.
+"""The steps in which keys travel around the devices: which block each device computes, and which device sends its keys.
 
-Rows are cut into as many equal shares as there are devices. In a step of shift r each device computes its queries with
-the keys of the device r places before it. A block of a query share and a key share that holds no allowed pair is
-neither sent nor computed, and a step without any block does not take place.
+Rows are cut into as many equal shares as there are devices. In a step of shift r, each device computes its queries with
+the keys of the device r places before it. A block of a query share and a key share without any allowed pair is neither
+sent nor computed. A step without any block is left out.
 """
 
 import dataclasses
 from collections.abc import Callable, Hashable
 
-Block = tuple[int, int]  # numbers of a query share and of a key share
-Kind = Callable[[int, int], Hashable | None]  # what has to be computed for a block; None = nothing
+Block = tuple[int, int]  # indices of a query share and of a key share
+Kind = Callable[[int, int], Hashable | None]  # from a block: equal for blocks that share a program; None: no work
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """What the devices do in one step.
+    """The work and the key exchange of all devices in one step.
 
     Args:
-        sends: (from, to) for each device that gets keys.
-        is_relayed: whether they send what they got in the step before; else their own keys.
-        returns: (reader, owner) of the keys, along which their gradients go back.
-        blocks: one for each program; devices whose blocks are of one kind share it.
-        programs: of each device, the number of its program; as many as there are `blocks` = nothing to compute.
+        sends: (from, to) for each device that receives keys.
+        is_relayed: whether devices send the keys that they received in the step before; else their own keys.
+        returns: (reader, owner) of the keys, along which the keys' gradients go back.
+        blocks: one block for each program; devices with blocks of one kind share a program.
+        programs: for each device, the index of its program; len(blocks) means nothing to compute.
     """
 
     sends: tuple[tuple[int, int], ...]
@@ -32,13 +32,13 @@ class Step:
 
 
 def ring_steps(count: int, kind: Kind) -> tuple[Step, ...]:
-    """The steps of `count` devices, each with a share of the queries and one of the keys.
+    """Returns the steps of `count` devices, each with one share of the queries and one share of the keys.
 
-    Keys go half of the way round forwards and the other half backwards, from neighbour to neighbour; a device whose
-    neighbour did not get the keys gets them from their owner.
+    Keys travel from neighbour to neighbour, half of the way around forwards and the other half backwards. If a device's
+    neighbour did not receive the keys, the owner sends them.
     """
     steps: list[Step] = []
-    before = 0, frozenset(range(count))  # the shift of the step before, and who has keys of it
+    before = 0, frozenset(range(count))  # the previous step's shift, and the devices that received keys in it
     for shift in [*range(count // 2 + 1), *range(count - 1, count // 2, -1)]:
         blocks = {query: (query, (query - shift) % count) for query in range(count)}
         readers = frozenset(query for query, block in blocks.items() if kind(*block) is not None)
@@ -55,12 +55,12 @@ def ring_steps(count: int, kind: Kind) -> tuple[Step, ...]:
 
 
 def still_step(blocks: dict[int, Block], kind: Kind) -> Step:
-    """The one step of devices, by their numbers, that have all keys that they need."""
+    """Returns the only step of devices that already hold all keys that they read; `blocks` is by device."""
     return Step((), False, (), *programs_of(blocks, kind))
 
 
 def programs_of(blocks: dict[int, Block], kind: Kind) -> tuple[tuple[Block, ...], tuple[int, ...]]:
-    """The block that stands for each kind among those of the devices, and the number of each device's kind."""
+    """Returns one representative block per kind, and for each device the index of its kind."""
     kinds = {device: kind(*block) for device, block in blocks.items()}
     different = list(dict.fromkeys(one for one in kinds.values() if one is not None))
     stand_ins = tuple(next(blocks[device] for device in blocks if kinds[device] == one) for one in different)

@@ -1,4 +1,4 @@
-"""Synthesizer: softmax of logits from the token alone, or from nothing (Tay et al. 2020, arXiv 2005.00743)."""
+"""Synthesizer: softmax of logits from only the query token, or from no token (Tay et al. 2020, arXiv 2005.00743)."""
 
 import functools
 
@@ -7,7 +7,7 @@ from efficient_attention.attention.synthesizer import cache, definition, serve
 
 
 def make_room(softmax: Room) -> Room:
-    """The room, whose fast form, cache and cost are those of softmax attention."""
+    """Returns the implementation, with softmax attention's fast form, cache and cost."""
     return Room(
         kind=definition.Synthesizer,
         weights=definition.weights,

@@ -1,4 +1,4 @@
-"""The cache of a causal synthesizer: that of softmax over its pattern, with other queries and keys, or with a bias."""
+"""The decoding cache of a causal synthesizer: softmax's cache, with other queries and keys, or with a bias."""
 
 import dataclasses
 from typing import Any
@@ -16,21 +16,21 @@ from efficient_attention.attention.synthesizer.serve import compared, values, wi
 
 
 def softmax_spec(softmax: Room, spec: CacheSpec) -> CacheSpec:
-    """The same of softmax; raises NotImplementedError for positions beyond the tables."""
+    """Returns the equivalent softmax spec; raises NotImplementedError for positions beyond the tables."""
     mechanism = of_kind(Synthesizer, spec.mechanism)
     most = mechanism.length
-    refuse('synthesizer', {f'room for {spec.max_length} positions, only for {most}': spec.max_length > most})
+    refuse('synthesizer', {f'support for {spec.max_length} positions, only for up to {most}': spec.max_length > most})
     width = mechanism.compared_width(spec.width)
     return dataclasses.replace(spec, mechanism=softmax_of(softmax, mechanism), key_heads=spec.heads, width=width)
 
 
 def init(softmax: Room, spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None) -> Any:
-    """The cache before any token."""
+    """Returns the cache before any token."""
     return softmax.init_cache(softmax_spec(softmax, spec), batch, dtype, rng)
 
 
 def decode(softmax: Room, spec: CacheSpec, cache: Any, new: NewTokens, terms: LogitTerms) -> tuple[Array, Any]:
-    """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    """Returns outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     refuse('synthesizer', {'additive scores': terms.additive is not None})
     vectors, places = (new.query, new.key, new.value), Sides(new.positions, new.positions)
     request = Request(*vectors, spec.mechanism, None, places, None, learned=terms.learned)
@@ -43,7 +43,7 @@ def decode(softmax: Room, spec: CacheSpec, cache: Any, new: NewTokens, terms: Lo
 
 
 def with_table(table_HNN: Array, bias: Bias | None) -> Bias:
-    """A function of positions that gives entries of a table, and a bias added to them."""
+    """Returns a function of positions that gives the table's entries plus the bias."""
 
     def logits(query_b1L1: Any, key_b11M: Any) -> Array:
         found_bHLM = entries(table_HNN, jnp.asarray(query_b1L1)[:, 0, :, 0], jnp.asarray(key_b11M)[:, 0, 0])

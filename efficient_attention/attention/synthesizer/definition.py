@@ -1,4 +1,4 @@
-"""Synthesizers defined: softmax over a pattern of logits that do not compare a query with a key."""
+"""Synthesizers defined: softmax over a pattern, of logits from learned tables instead of query-key products."""
 
 import dataclasses
 import functools
@@ -26,15 +26,15 @@ FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 class Synthesizer(OverPattern):
     """Softmax of logits that a learned table gives for positions: relu(q) W_j, R_ij, or a product of two tables.
 
-    Source: Tay et al. 2020, arXiv 2005.00743, section 3. Logits are not scaled, but for the q k / sqrt(K) of
-    'random+dot'. Positions are places in the row. Time and memory are those of softmax attention over its pattern.
+    Source: Tay et al. 2020, arXiv 2005.00743, section 3. Logits are not scaled, except q k / sqrt(K) of 'random+dot'.
+    Positions are positions in the row. Time and memory are those of softmax attention over the same pattern.
 
     Args:
-        kind: 'dense' = relu(q) W_j, with a vector for each key position; 'random' = R_ij, whatever the tokens are;
+        kind: 'dense' = relu(q) W_j, with a vector for each key position; 'random' = R_ij, independent of the tokens;
             'factorized' = R_ij as the product of two tables [length, rank]; 'random+dot' = R_ij + q k / sqrt(K).
-        length: positions that the tables have rows for.
-        rank: of 'factorized' alone. Above a head's width, softmax gets queries, keys and values of so many numbers.
-        pattern: who may read whom.
+        length: number of positions, for which the tables have rows.
+        rank: only for 'factorized'. If it exceeds a head's width, softmax gets queries, keys and values of this width.
+        pattern: which query reads which key.
     """
 
     name = 'synthesizer'
@@ -55,12 +55,12 @@ class Synthesizer(OverPattern):
 
     @functools.cached_property
     def needs(self) -> Needs:
-        """Positions, for which the tables have so many rows."""
+        """Requires positions, of which the tables cover `length`."""
         return Needs(longest=self.length)
 
     @functools.cached_property
     def reads(self) -> Reads:
-        """A table has a logit of its own for each pair of positions, so none goes by distance."""
+        """Reads keys as its pattern says, never by distance: each pair of positions has a separate logit."""
         return Reads(
             by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
             queries=self.kind in ('dense', 'random+dot'),
@@ -69,15 +69,15 @@ class Synthesizer(OverPattern):
 
     @property
     def reads_table_as_logits(self) -> bool:
-        """Whether softmax gets the table as a bias, and not tables as queries and keys."""
+        """Whether softmax gets the table as a bias, instead of tables as queries and keys."""
         return self.kind in ('random', 'random+dot')
 
     def compared_width(self, width: int) -> int:
-        """The width of the queries and keys that softmax gets, for heads of this width."""
+        """Returns the width of the queries and keys that softmax gets, for heads of this width."""
         return max(width, self.rank) if self.kind == 'factorized' else width
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
-        """The tables of each head."""
+        """Returns the tables of all heads by name."""
         if self.kind == 'dense':
             return {'keys': Operand((heads, self.length, width), 1.0 / math.sqrt(width))}
         if self.kind == 'factorized':
@@ -86,31 +86,31 @@ class Synthesizer(OverPattern):
         return {'table': Operand((heads, self.length, self.length), 1.0)}
 
     def differs_by_head(self, heads: int) -> bool:
-        """True: each head has tables of its own."""
+        """Returns True for several heads: each head has its own tables."""
         return heads > 1
 
     def causal_form(self, text: str) -> str:  # noqa: ARG002
-        """The same over causal, for error lines."""
+        """Returns the mechanism's text with a causal pattern, for error messages."""
         return f"'synthesizer({self.kind!r}, {self.length}, pattern=causal)'"
 
     def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Softmax over the allowed keys, and the log-sum-exp."""
+        """Returns the softmax over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
 
 
 def check(request: Request) -> None:
-    """Raises NotImplementedError for what is not served."""
+    """Raises NotImplementedError for unsupported options."""
     mechanism = of_kind(Synthesizer, request.mechanism)
     most = max(request.query.shape[1], request.key.shape[1])
     lacks = {
-        f'room for {most} positions, only for {mechanism.length}': most > mechanism.length,
+        f'support for {most} positions, only for up to {mechanism.length}': most > mechanism.length,
         'additive scores': request.additive is not None,
     }
     refuse('synthesizer', lacks)
 
 
 def weights(request: Request) -> Weights:
-    """The dense weights and the log-sum-exp."""
+    """Returns the dense weights and the log-sum-exp."""
     check(request)
     logits_BHLM = synthesized(request)
     if of_kind(Synthesizer, request.mechanism).kind == 'random+dot':
@@ -122,7 +122,7 @@ def weights(request: Request) -> Weights:
 
 
 def synthesized(request: Request) -> Float[Array, 'b H L M']:
-    """The logits that tables give for the positions of queries and keys."""
+    """Returns the logits that tables give for the positions of queries and keys."""
     query_bL, key_bM = request.positions_in_row
     mechanism = of_kind(Synthesizer, request.mechanism)
     if mechanism.kind in ('random', 'random+dot'):
@@ -138,7 +138,7 @@ def synthesized(request: Request) -> Float[Array, 'b H L M']:
 
 
 def rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) -> Float[Array, 'b L H X']:
-    """The rows of these positions of each head; NaN beyond the table."""
+    """Returns the table rows of these positions for each head; NaN beyond the table."""
     found_bLHX = jnp.moveaxis(jnp.take(table_HNX, positions_bL, axis=1, mode='clip'), 0, 2)
     is_inside_bL = is_inside(jnp.asarray(positions_bL), table_HNX.shape[1])
     return jnp.where(is_inside_bL[..., None, None], found_bLHX, jnp.nan)
@@ -147,7 +147,7 @@ def rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) ->
 def entries(
     table_HNN: Float[Array, 'H N N'], query_bL: Int[Numbers, '#B L'], key_bM: Int[Numbers, '#B M']
 ) -> Float[Array, 'b H L M']:
-    """The entries of all pairs of these positions; NaN beyond the table."""
+    """Returns the table entries of all pairs of these positions; NaN beyond the table."""
     query_bL1, key_b1M = jnp.asarray(query_bL)[:, :, None], jnp.asarray(key_bM)[:, None, :]
     found_HbLM = table_HNN.at[:, query_bL1, key_b1M].get(mode='clip')
     is_inside_bLM = is_inside(query_bL1, table_HNN.shape[1]) & is_inside(key_b1M, table_HNN.shape[1])
@@ -155,16 +155,16 @@ def entries(
 
 
 def is_inside(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
-    """Whether positions are among 0, 1, ..., `length` - 1."""
+    """Returns whether positions are among 0, 1, ..., `length` - 1."""
     return (positions >= 0) & (positions < length)
 
 
 def multiply_adds(softmax: Room, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
-    """Multiply-adds of one row: those of softmax attention over the same pattern."""
+    """Returns the multiply-adds of one row, equal to those of softmax attention over the same pattern."""
     return softmax.multiply_adds(softmax_of(softmax, mechanism), length, heads, mechanism.compared_width(width))
 
 
 def softmax_of(softmax: Room, mechanism: Synthesizer) -> Mechanism:
-    """Softmax over the same pattern."""
+    """Returns softmax over the same pattern."""
     make: Any = softmax.kind
     return make(mechanism.pattern)

@@ -1,6 +1,7 @@
-"""One loop over groups and the steps of each: what is large is read, and its gradient written, where it lies.
+"""One loop over all steps of all groups, which reads large arrays, and writes their gradients, in place.
 
-A loop over steps inside one over groups would copy a group's arrays into the inner loop and their gradient out of it.
+A loop over steps inside a loop over groups would copy a group's arrays into the inner loop and their gradient out of
+it.
 """
 
 import functools
@@ -13,17 +14,17 @@ from jax import Array
 from jaxtyping import Int
 
 Arrays = dict[str, Array]
-# Of arrays that all steps read, those of the step's group, those of the step, and its number in the group.
+# Arguments: arrays that all steps read, arrays of the step's group, arrays of the step, the step's index in the group.
 Compute = Callable[[Arrays, Arrays, Arrays, Array], Any]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def map_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> Any:
-    """The results of `compute` [groups * steps, ...]; for the gradient each step is computed once more.
+    """Returns the results of `compute` [groups * steps, ...]; the gradient recomputes each step.
 
     Args:
-        compute: what a step gives; it closes over no array.
-        fixed: read by all; without a gradient.
+        compute: returns the result of a step; it closes over no array.
+        fixed: arrays that all steps read; without a gradient.
         of_groups: [groups, ...] each; the gradient is the sum over a group's steps.
         of_steps: [groups, steps, ...] each.
     """
@@ -37,12 +38,12 @@ def map_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arra
 
 
 def forward(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> tuple[Any, Any]:
-    """The results, and all arrays for the gradient."""
+    """Returns the results of `map_steps`, and all arrays for the gradient."""
     return map_steps(compute, fixed, of_groups, of_steps), (fixed, of_groups, of_steps)
 
 
 def backward(compute: Compute, kept: tuple[Arrays, Arrays, Arrays], gradients: Any) -> tuple[None, Arrays, Arrays]:
-    """The gradients of the groups' arrays, summed where they lie, and of the steps' arrays."""
+    """Returns the gradients of the groups' arrays, summed in place, and of the steps' arrays."""
     fixed, of_groups, of_steps = kept
     groups, steps = count(of_steps)
 
@@ -66,16 +67,16 @@ map_steps.defvjp(forward, backward)
 
 
 def count(of_steps: Arrays) -> tuple[int, int]:
-    """Groups and the steps of each."""
+    """Returns the number of groups, and of steps per group."""
     groups, steps = next(iter(of_steps.values())).shape[:2]
     return groups, steps
 
 
 def in_one_row(of_steps: Arrays) -> Arrays:
-    """The arrays with the axes of groups and steps as one."""
+    """Returns the arrays with the axes of groups and steps joined."""
     return {name: x.reshape(-1, *x.shape[2:]) for name, x in of_steps.items()}
 
 
 def of_group(of_groups: Arrays, group: Int[Array, '']) -> Arrays:
-    """The arrays of one group."""
+    """Returns the arrays of one group."""
     return {name: x[group] for name, x in of_groups.items()}

@@ -1,4 +1,4 @@
-"""Synthesizers as softmax attention: of other queries and keys, or with a bias, on softmax's own backends."""
+"""Synthesizers computed as softmax attention on softmax's backends: with other queries and keys, or with a bias."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from efficient_attention.attention.whole_rows import per_head
 
 
 def serve(softmax: Room, request: Request) -> Result:
-    """The output of `Synthesizer` and its log-sum-exp, with every option of softmax attention, in whose room it is."""
+    """Returns the output of `Synthesizer` and its log-sum-exp, with every option of softmax attention."""
     if table_loop.is_served(request):
         check(request)
         return table_loop.serve(request, per_head(request.key, request.query.shape[2]), values(request))
@@ -27,7 +27,7 @@ def serve(softmax: Room, request: Request) -> Result:
 
 
 def as_softmax(softmax: Room, request: Request) -> Request:
-    """The request of softmax attention that gives the same."""
+    """Returns the equivalent request of softmax attention."""
     check(request)
     mechanism, bias = of_kind(Synthesizer, request.mechanism), request.bias
     if mechanism.reads_table_as_logits:
@@ -40,7 +40,7 @@ def as_softmax(softmax: Room, request: Request) -> Request:
 
 
 def compared(request: Request) -> tuple[Float[Array, 'B L H X'], Float[Array, 'B M H X']]:
-    """The queries and keys whose scaled products are the logits, beside those that tables give as they are."""
+    """Returns queries and keys whose scaled products are the logits, apart from logits that a table gives directly."""
     mechanism = of_kind(Synthesizer, request.mechanism)
     scale = math.sqrt(mechanism.compared_width(request.query.shape[3]))
     query, key = request.query, per_head(request.key, request.query.shape[2])
@@ -55,23 +55,23 @@ def compared(request: Request) -> tuple[Float[Array, 'B L H X'], Float[Array, 'B
 
 
 def values(request: Request) -> Float[Array, 'B M H K']:
-    """The values of each head, whose keys are its own."""
+    """Returns the values of each query head."""
     return per_head(request.value, request.query.shape[2])
 
 
 def tokens(rows_bMHX: Float[Array, 'b M H X'], like_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B M H W']:
-    """Rows of a table as queries or keys: for each batch row, at least as wide as a head, zeros behind them."""
+    """Returns rows of a table as queries or keys: for each batch row, and padded with zeros to a head's width."""
     padded_bMHW = widened(rows_bMHX, like_BLHK.shape[3])
     return jnp.broadcast_to(padded_bMHW, (like_BLHK.shape[0], *padded_bMHW.shape[1:])).astype(like_BLHK.dtype)
 
 
 def widened(x_BMHK: Float[Array, 'B M H K'], width: int) -> Float[Array, 'B M H W']:
-    """The vectors with zeros behind them up to a width, as they are where they have it."""
+    """Returns the vectors padded with zeros to `width`; unchanged if they are that wide."""
     return jnp.pad(x_BMHK, ((0, 0), (0, 0), (0, 0), (0, max(0, width - x_BMHK.shape[3]))))
 
 
 def logits_of(request: Request) -> Float[Array, 'b H L M']:
-    """The logits of a request's pairs: a part of the table where positions are 0, 1, ..."""
+    """Returns the table's logits of a request's pairs: a slice of the table if positions are 0, 1, ..."""
     table_HNN = request.operand('table')
     if request.has_default_positions:
         return table_HNN[None, :, : request.query.shape[1], : request.key.shape[1]]

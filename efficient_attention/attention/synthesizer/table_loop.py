@@ -1,7 +1,7 @@
-"""Softmax of a table, or of q k beside it, for long rows on a CPU: one head after another, some queries at a time.
+"""Softmax of a table, optionally plus q k, for long rows on a CPU: one head after another, a few queries at a time.
 
-Tiles of all heads would need the table once more in their order, and its gradient back from it. Here each step reads
-its part of the table where it lies and writes that part of the gradient, which no other step has.
+Tiles of all heads would need a reordered copy of the table, and of its gradient. Here each step reads its part of the
+table in place and writes that part of the gradient, which no other step writes.
 
 Axes: n steps of S queries, M keys, K head width.
 """
@@ -22,12 +22,12 @@ from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.attention.synthesizer.map_steps import map_steps
 from efficient_attention.attention.weights import MASKED
 
-STEP = 128  # queries
-FEWEST_PAIRS = 512 * 512  # of queries and keys; softmax over all pairs at once serves fewer
+STEP = 128  # queries per step
+FEWEST_PAIRS = 512 * 512  # up to this many query-key pairs, softmax over all pairs at once is used
 
 
 def is_served(request: Request) -> bool:
-    """Whether the loop gives what is asked for: on one CPU device, logits with a table for all pairs."""
+    """Returns whether the loop supports the request: on one CPU device, logits with a table for all pairs."""
     mechanism = of_kind(Synthesizer, request.mechanism)
     if device_forms().dense_step_bytes == 0 or device_count() > 1 or request.backend != 'auto':
         return False
@@ -38,7 +38,7 @@ def is_served(request: Request) -> bool:
 
 
 def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float[Array, 'B M H K']) -> Result:
-    """Output in the query's dtype and float32 log-sum-exp of logits with a table; every head has its keys."""
+    """Returns output in the query's dtype and float32 log-sum-exp of logits with a table, with keys per query head."""
     batch, queries, heads, width = request.query.shape
     keys = value_BMHK.shape[1]
     has_products = of_kind(Synthesizer, request.mechanism).reads.keys
@@ -69,7 +69,7 @@ def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float
 def attend_step(
     fixed: dict[str, Array], head: dict[str, Array], step: dict[str, Array], number: Int[Array, '']
 ) -> tuple[Array, Array]:
-    """Output [B, S, K] and log-sum-exp [b, S] of one head's queries of one step."""
+    """Returns output [B, S, K] and log-sum-exp [b, S] of one head's queries of one step."""
     logits_bSM = step['table'][None]
     if 'key' in head:
         logits_bSM += jnp.einsum('BSK,BMK->BSM', step['query'], head['key'])

@@ -29,5 +29,5 @@ def test_favor_keeps_sums_whatever_the_length():
     for length in (16, 4096):
         cache = jax.eval_shape(functools.partial(init_cache, spec_of(FAVORS[0], length), 3, 'float32', RNG))
         assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(cache)) == 3 * 2 * 16 * (8 + 2) + 16 * 8 + 3
-    with pytest.raises(ValueError, match='draws at random and needs rng'):
+    with pytest.raises(ValueError, match='samples at random and needs rng'):
         init_cache(spec_of(FAVORS[0]), 3, 'float32')

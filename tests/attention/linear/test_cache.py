@@ -15,5 +15,5 @@ def test_it_keeps_sums(length: int):
 
 
 def test_only_the_causal_form_goes_on():
-    with pytest.raises(InputError, match='Linear.* is not causal; only causal attention can go on token by token'):
+    with pytest.raises(InputError, match='Linear.* is not causal; only causal attention can decode token by token'):
         CacheSpec(Linear(), 4, 2, 8, 16)

@@ -19,8 +19,8 @@ def test_options_out_of_range_are_named():
         Linear(chunk=0)
     for options, line in (
         ({'kind': 'sin'}, "linear kind is 'sin'; it must be elu or cos"),
-        ({'kind': 'cos'}, "linear length is 0; it must be above 0 of 'cos', else 0"),
-        ({'length': 4}, "linear length is 4; it must be above 0 of 'cos', else 0"),
+        ({'kind': 'cos'}, "linear length is 0; it must be above 0 for 'cos', else 0"),
+        ({'length': 4}, "linear length is 4; it must be above 0 for 'cos', else 0"),
     ):
         with pytest.raises(InputError, match=line):
             Linear(**options)

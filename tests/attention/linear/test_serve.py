@@ -31,14 +31,14 @@ CONFIG = ModelConfig(
             {'query_positions': np.arange(1, 6)[None]},
             'linear has no causal form for other positions',
         ),
-        (Linear('cos', 4), {}, 'linear has no room for 5 positions, only for 4'),
+        (Linear('cos', 4), {}, 'linear has no support for 5 positions, only for up to 4'),
     ],
 )
 def test_what_it_lacks_is_refused(mechanism: Linear, change: dict, line: str):
     q = jnp.ones((1, 5, 2, 4))
     with pytest.raises(NotImplementedError, match=line):
         attend(q, q, q, mechanism, backend='blocked', **change)
-    with pytest.raises(ValueError, match=f'no attention backend serves .*: {line}'):
+    with pytest.raises(ValueError, match=f'no attention backend supports .*: {line}'):
         attend(q, q, q, mechanism, **change)
 
 

@@ -95,5 +95,5 @@ def test_centres_go_with_local_p_alone():
         ValueError, match=r'centres are float32 \(2, 5\); they must be floating-point numbers \(2, 5, 2\)'
     ):
         check_centres(QUERY, LocalP(), CENTRES[..., 0])
-    with pytest.raises(ValueError, match='reads around no centres; only LocalP does'):
+    with pytest.raises(ValueError, match='takes no centres; only LocalP does'):
         check_centres(QUERY, parse_mechanism('full'), CENTRES)

@@ -103,7 +103,7 @@ def test_other_backends_refuse(backend: str):
 @pytest.mark.parametrize(
     'text, vector, line',
     [
-        ('linear', VECTOR, 'Linear.* has no logits that additive scores could be'),
+        ('linear', VECTOR, 'Linear.* has no logits, so it takes no additive scores'),
         ('full', VECTOR[:2], r'additive has shape \(2, 8\); it must be \[H, K\] = \(4, 8\)'),
         ('full', VECTOR.astype(int), 'additive is of type int32; it must be an array of floating-point numbers'),
     ],

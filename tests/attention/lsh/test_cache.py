@@ -10,6 +10,6 @@ from efficient_attention.errors import InputError
 
 
 def test_there_is_no_cache():
-    with pytest.raises(InputError, match='^lsh attention cannot go on token by token'):
+    with pytest.raises(InputError, match='^lsh attention cannot decode token by token'):
         CacheSpec(LSH(causal=True), 4, 4, 8, 16)
     assert (ROOM.init_cache, ROOM.decode) == (no_cache, no_cache)

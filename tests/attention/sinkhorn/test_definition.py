@@ -124,7 +124,7 @@ def test_noise_of_the_key_is_that_of_the_definition_and_there_is_none_without(te
         assert_close(out[row], contract.mixed(weights, np.asarray(v[row], np.float64)))
     assert np.abs(out - run(text, q, k, v)).max() > 1e-3
     assert_close(run(text, q[1:, :13], k[1:, :13], v[1:, :13], rng=rows[1:]), alone_in_padding(text, q, k, v, rows)[1:])
-    with pytest.raises(ValueError, match=r'rng holds \(3,\) keys; it must be one, or one for each of 2 rows'):
+    with pytest.raises(ValueError, match=r'rng has keys of shape \(3,\); it must be one key, or one per row \(2\)'):
         run(text, q, k, v, rng=jax.random.split(rng, 3))
 
 

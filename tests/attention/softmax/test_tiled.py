@@ -193,7 +193,7 @@ def test_positions_that_are_known_are_bytes():
 
 def test_a_mechanism_that_it_does_not_know_is_refused():
     q = jnp.ones((1, 3, 2, 8))
-    with pytest.raises(NotImplementedError, match='Mechanism has no room'):
+    with pytest.raises(NotImplementedError, match='Mechanism has no implementation'):
         attend(q, q, q, Mechanism(), backend='blocked')
 
 

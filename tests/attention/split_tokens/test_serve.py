@@ -35,16 +35,16 @@ def test_only_a_mesh_with_a_sequence_axis_splits_rows():
 @pytest.mark.parametrize(
     'text, options, line',
     [
-        ('lsh(8, 1)', {}, 'lsh has no form for rows that are split over a sequence axis'),
+        ('lsh(8, 1)', {}, 'lsh has no implementation for rows sharded over a sequence axis'),
         (
             'per_head(causal, full)',
             {},
-            'a sequence axis has no patterns that differ by head together with a tensor axis',
+            'a sequence axis has no support for patterns that differ by head together with a tensor axis',
         ),
         (
             'causal',
             {'query_positions': np.arange(8)[None] * 2},
-            'a sequence axis has no positions that do not rise by 1',
+            'a sequence axis has no support for positions that do not rise by 1',
         ),
         ('full', {'backend': 'jax_nn'}, 'jax_nn has no log-sum-exp that can be merged'),
     ],

@@ -48,7 +48,7 @@ def test_positions_beyond_the_tables_are_nan(kind: str, backend: str):
     out = np.asarray(run(np.asarray([np.arange(6), np.arange(6) + 4], np.int32)))
     assert np.isfinite(out[0]).all() and np.isfinite(out[1, :4]).all() and np.isnan(out[1, 4:]).all()
     assert np.isnan(np.asarray(run(np.asarray([np.arange(6), np.arange(6) - 1], np.int32)))[1, 0]).all()
-    with pytest.raises(NotImplementedError, match='synthesizer has no room for 9 positions, only for 8'):
+    with pytest.raises(NotImplementedError, match='synthesizer has no support for 9 positions, only for up to 8'):
         init_cache(CacheSpec(mechanism, 4, 4, 8, 9), 2, 'float32')
 
 

@@ -56,7 +56,7 @@ def test_the_score_is_what_queries_and_keys_are_compared_by():
         (['full'] * 13, (), 'mechanisms is 13; it must be at most 12'),
         (['full'], ('--length', '0'), '--length is 0; it must be from 1 to 512'),
         (['full'], ('--seed', '-1'), '--seed is -1'),
-        (['lsh(4, 2)'], ('--score=additive',), r'^lsh\(4, 2\): .* has no logits that additive scores could be'),
+        (['lsh(4, 2)'], ('--score=additive',), r'^lsh\(4, 2\): .* has no logits, so it takes no additive scores'),
     ],
 )
 def test_bad_input_is_one_line(texts: list[str], arguments: tuple, line: str):
