@@ -34,6 +34,6 @@ BAD_MEMORIES = {
         "model.compression is 'convolution'; it must be 'none' with model.cell 'gru', whose state stands for all",
     ),
     'compression in a reversible stack': compressive(
-        'stack=reversible', 'model.memory_length is 256; a reversible stack (model.stack) keeps no memory'
+        'stack=reversible', 'model.memory_length is 256; a reversible stack (model.stack) cannot use memory'
     ),
 }
