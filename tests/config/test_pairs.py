@@ -49,7 +49,7 @@ def test_a_run_of_text_to_text():
         ({'pairs': dataclasses.replace(RUN['pairs'], target_length=600)}, 'pairs.target_length 600 is beyond'),
         (
             {'mesh': MeshConfig(sequence=2), 'model': dataclasses.replace(MODEL, cross_attention='window(4)')},
-            "mesh.sequence is 2; model.cross_attention 'window\\(4\\)' reads positions",
+            "mesh.sequence is 2; model.cross_attention 'window\\(4\\)' does not work with",
         ),
         ({'mesh': MeshConfig(sequence=3)}, 'mesh.sequence is 3; data.length 128 is not a multiple of it'),
         (

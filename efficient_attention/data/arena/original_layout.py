@@ -116,7 +116,8 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     kinds = {(one.size, one.bars, one.distractors, one.fixed) for one in sets.values() if isinstance(one, Pathfinder)}
     if len(kinds) > 1:
         raise InputError(
-            'the datasets differ in size, bars, distractors or starts of their images; one folder holds images of one kind'
+            'the datasets differ in size, bars, distractors or starts of their images; '
+            'a folder must have images of one kind'
         )
     is_easy = first.bars == bars_of(first.size)['easy']
     kind = 'curv_baseline' if is_easy else f'curv_contour_length_{first.bars}'
