@@ -92,7 +92,7 @@ def draw_targets(count: int, longest: int, short_probability: float, rng: np.ran
 def pair_row(
     plan: PairPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Returns the unmasked row `index`: tokens, segments, token_types, positions, int32 [L]; pair_labels, pair_weights [].
+    """Returns the unmasked row `index`: tokens, segments, token_types, positions [L]; pair_labels, pair_weights [].
 
     A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """
