@@ -187,8 +187,8 @@ def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
         if not (ended := re.search(ENDED, str(error))):
             raise
         raise RunError(
-            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command goes on from '
-            'the last checkpoint, data.workers=0 builds them in this process'
+            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command resumes '
+            'from the last checkpoint; data.workers=0 builds batches in the main process'
         ) from None
     finally:
         iterator.close()

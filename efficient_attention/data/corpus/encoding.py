@@ -15,7 +15,7 @@ from efficient_attention.data.tokenizers.reading import SECTION, cut_at_blank_li
 BATCH = 2**19  # characters per task
 FAULT = (
     'a process that prepares the corpus died (out of memory, or a script without a __main__ guard);'
-    ' data.processes=1 works without'
+    ' data.processes=1 starts no processes'
 )
 
 

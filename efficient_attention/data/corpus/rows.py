@@ -90,7 +90,7 @@ class CorpusRows:
     def _check_ids(self, tokens: np.ndarray) -> None:
         if tokens.view(np.uint32).max() >= self._vocabulary.size:  # also finds negative ids
             wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
-            raise InputError(f'token id {wrong} is not of the vocabulary (0 to {self._vocabulary.size - 1})')
+            raise InputError(f'token id {wrong} is not in the vocabulary (0 to {self._vocabulary.size - 1})')
 
     def _plan_epoch(self, epoch: int) -> int:
         return epoch % self._config.static_copies if self._config.static_copies else epoch

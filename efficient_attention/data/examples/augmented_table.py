@@ -35,7 +35,9 @@ class TextTable:
             InputError: the file is missing, of another kind, or has an invalid row.
         """
         if str(self.path).startswith(TFDS) or self.suffix not in FORMATS:
-            raise InputError(f'{self.path}: rows are written as {", ".join(FORMATS)}, so they must be of such a file')
+            raise InputError(
+                f'{self.path}: rows must come from a file of {", ".join(FORMATS)}, whose format the output has'
+            )
         if self.config.format == 'glue':
             return read_glue(glue_task(self.config.name), str(self.path), 'train', faults)
         return read_table(str(self.path))

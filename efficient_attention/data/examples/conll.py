@@ -96,7 +96,7 @@ def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
     if re.fullmatch('-?[1-9][0-9]*', value):
         return int(value) - 1 if int(value) > 0 else int(value)
     known = f'{", ".join(CONLLU)} or a number' if is_conllu else f'{default!r} or a number from 1 (-1 = the last)'
-    raise InputError(f'{field} is {value!r}; of such a file it is {known}')
+    raise InputError(f'{field} is {value!r}; for such a file it must be {known}')
 
 
 def _place(columns: list[str], index: int) -> int:
@@ -111,7 +111,7 @@ def _field(path: Path, line: Line, index: int, field: str) -> str:
     number, columns = line
     place = _place(columns, index)
     if not 0 <= place < len(columns):
-        raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is the one with number {index + 1}')
+        raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is column {index + 1}')
     if not columns[place]:
         raise InputError(f'{path}: line {number}: column {place + 1} is empty')
     return columns[place]

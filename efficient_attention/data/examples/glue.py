@@ -70,7 +70,7 @@ SPLIT_FILES = {  # files in the folder of a task, as the benchmark ships them
 def glue_task(name: str) -> GlueTask:
     """Returns the task `name`; raises InputError with the known names for any other."""
     if name not in GLUE:
-        raise InputError(f"examples.name is {name!r}; examples.format 'glue' knows {', '.join(GLUE)}")
+        raise InputError(f"examples.name is {name!r}; known with examples.format 'glue': {', '.join(GLUE)}")
     return GLUE[name]
 
 
@@ -86,7 +86,7 @@ def glue_sources(sources: str, split: str) -> list[str]:
         if not source.startswith(TFDS) and folder.is_dir():
             found = [str(folder / name) for name in SPLIT_FILES[split] if (folder / name).is_file()]
             if not found:
-                raise InputError(f'{folder}: a folder without {" or ".join(SPLIT_FILES[split])}')
+                raise InputError(f'{folder}: the folder has no {" or ".join(SPLIT_FILES[split])}')
             names += found
         else:
             names += source_names(source)

@@ -150,5 +150,5 @@ def number_of(example: LabelledText) -> float:
     if not math.isfinite(value):
         raise InputError(f'{example.where}: label {example.label!r} is not a number')
     if abs(value) > LARGEST:
-        raise InputError(f'{example.where}: label {example.label!r} is beyond the numbers of float32, {LARGEST:.4g}')
+        raise InputError(f'{example.where}: label {example.label!r} is beyond the range of float32, {LARGEST:.4g}')
     return value

@@ -114,7 +114,7 @@ def strings(value: Any, where: str, field: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise InputError(f'{where}: field {field!r} is not a list of two or more')
     if not all(isinstance(one, str) and one.strip() for one in value):
-        raise InputError(f'{where}: field {field!r} holds something that is no text, or is empty')
+        raise InputError(f'{where}: field {field!r} has an entry that is no text or is empty')
     return tuple(value)
 
 

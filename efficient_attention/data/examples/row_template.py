@@ -65,7 +65,7 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
     """
     letter = encoder.encode(['a'])[0]
     if not letter.ids:
-        raise InputError('the tokenizer makes no token of the letter a')
+        raise InputError('the tokenizer has no token for the letter a')
     row = encoder.row(letter, letter) if is_pair else encoder.row(letter)
     fixed: list[list[int]] = [[]]
     fixed_types: list[list[int]] = [[]]

@@ -40,7 +40,7 @@ def selected_files(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
     for source in text.split(','):
         glob, *selections = source.strip().split('#')
         if glob.startswith('tfds:'):
-            raise InputError(f'{glob}: this format is read from files alone, not from TFDS')
+            raise InputError(f'{glob}: this format is read only from files, not from TFDS')
         steps = [_step(selection, source.strip()) for selection in selections]
         yield find_files(glob), _one_after_other(steps)
 

@@ -80,7 +80,7 @@ def unknown_words(encoder: TextEncoder, features: Sequence[Mapping[str, np.ndarr
     if not isinstance(encoder.tokenizer.model, models.WordLevel):
         return []
     count = sum(int((feature['tokens'] == encoder.unknown).sum()) for feature in features)
-    return [f'input: {count:,} words are none of the {encoder.size:,} of the tokenizer'] if count else []
+    return [f'input: {count:,} words are not among the {encoder.size:,} of the tokenizer'] if count else []
 
 
 def arrays_of(row: Encoding) -> dict[str, np.ndarray]:

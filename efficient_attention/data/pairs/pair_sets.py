@@ -116,7 +116,9 @@ def one_file(pattern: str, field: str) -> Path:
     except InputError as error:
         raise InputError(f'{field}: {error}') from None
     if len(files) > 1:
-        raise InputError(f'{field}: {pattern!r} matches {len(files)} files; a side of parallel lines is one file')
+        raise InputError(
+            f'{field}: {pattern!r} matches {len(files)} files; each side of parallel lines must be one file'
+        )
     return files[0]
 
 

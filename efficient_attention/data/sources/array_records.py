@@ -33,4 +33,4 @@ def _records(path: Path) -> Iterator[bytes]:
     except (RuntimeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f'{path}: not a sound ArrayRecord file ({one_line(error)})') from None
+        raise InputError(f'{path}: not a valid ArrayRecord file ({one_line(error)})') from None

@@ -91,7 +91,7 @@ def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:
     places: dict[str, str] = {}
     for id, place in pairs:
         if id in places:
-            raise InputError(f"{place}: field 'id' is that of {places[id]} too")
+            raise InputError(f"{place}: field 'id' is the same as in {places[id]}")
         places[id] = place
 
 

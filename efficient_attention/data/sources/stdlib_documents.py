@@ -24,9 +24,7 @@ def stdlib_files(root: Path | None = None) -> tuple[Path, ...]:
     root = root or Path(sysconfig.get_path('stdlib'))
     found: list[Path] = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [
-            name for name in folders if name not in SKIPPED_FOLDERS
-        ]  # os.walk enters only the rest
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]  # os.walk enters only the rest
         found += [Path(folder, name) for name in files if name.endswith('.py')]
     return tuple(sorted(found))
 

@@ -170,4 +170,6 @@ class _PageReader:
 
     def _refuse_entities(self, *declaration: object) -> None:
         del declaration
-        raise InputError(f'{self._where}: line {self._parser.CurrentLineNumber}: a document type, which dumps lack')
+        raise InputError(
+            f'{self._where}: line {self._parser.CurrentLineNumber}: a document type declaration, which dumps never have'
+        )

@@ -75,7 +75,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     if is_fixed(path):
         return fixed_tokenizer(str(path))
     if is_marian(path):
-        raise InputError(f'tokenizer {path}: models with two SentencePiece files translate here and are not trained')
+        raise InputError(f'tokenizer {path}: models with two SentencePiece files can only translate, not be trained')
     if path.exists() and not path.is_file():  # a device or a pipe may have no end
         raise InputError(f'tokenizer {path}: not a file')
     try:
@@ -111,7 +111,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
         for step in STEPS:
             _check_patterns(content.get(step), step, path)
         if _growth(content.get('normalizer')) > MOST_GROWTH:
-            raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters of one')
+            raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters from one')
         tokenizer = Tokenizer.from_str(json.dumps(content))  # the checked content, however the library parses the text
         tokenizer.no_truncation()  # callers cut and pad texts, whatever the file says
         tokenizer.no_padding()

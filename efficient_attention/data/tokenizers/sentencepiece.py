@@ -48,7 +48,7 @@ def read_sentencepiece(
     model = _parse(data, name)
     unknown = [id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
     if len(unknown) != 1 or model.pieces[unknown[0]].piece not in ROLES['unknown']:
-        raise InputError(f'tokenizer {name}: a SentencePiece model has one unknown piece, {ROLES["unknown"][-1]}')
+        raise InputError(f'tokenizer {name}: a SentencePiece model must have one unknown piece, {ROLES["unknown"][-1]}')
     has_prefix, removes_spaces = (
         model.normalizer_spec.add_dummy_prefix,
         model.normalizer_spec.remove_extra_whitespaces,
@@ -196,7 +196,7 @@ def plain_pieces(data: bytes, name: str) -> Tokenizer:
     model = _parse(data, name)
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
-        raise InputError(f'tokenizer {name}: read here are unigram models that make one space of several')
+        raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
     unread = (UNKNOWN, CONTROL, UNUSED)  # piece types that SentencePiece never finds in a text
     pieces = [
         (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))

@@ -78,7 +78,7 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
     first = found.get('cls', pad)
     if start:
         if start not in pieces:
-            raise InputError(f'tokenizer {name}: no {start} in its vocabulary, which targets were to begin with')
+            raise InputError(f'tokenizer {name}: no {start} in its vocabulary; it was named as first token of targets')
         first = pieces[start]
     return TextToTextIds(
         name, len(pieces), pad, first, end, found.get('unknown'), found.get('mask'), sentinels_of(pieces)
