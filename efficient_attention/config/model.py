@@ -2,7 +2,7 @@
 
 All fields of a model are on one level, so each has one flat name: on the command line (`--config.model.width`), in
 config.json and in code (`config.width`). `LayerConfig` defines the fields of one layer, this file all others. The
-functions below the class check what a run demands of its model: memory, packed rows, recurrent layers, sampled keys.
+functions below the class check requirements of a run: memory, packed rows, recurrent layers, sampled keys.
 """
 
 import dataclasses
@@ -230,7 +230,7 @@ class ModelConfig(LayerConfig):
     def layer_numbers(self) -> tuple[int, ...]:
         """Returns, for each of the N layers, the index of its parameters in the stack.
 
-        Groups follow ALBERT's released code, which also defines them where the number of rounds does not divide.
+        The formula is from ALBERT's released code, which allows rounds that are no multiple of `layer_groups`.
         """
         if self.sharing == 'none':
             return tuple(range(self.layers))

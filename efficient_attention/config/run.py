@@ -126,7 +126,7 @@ class RunConfig:
 
     @property
     def has_arena_rows(self) -> bool:
-        """Whether the run pretrains a masked language model on unpacked rows of a Long Range Arena dataset."""
+        """Whether the run pretrains a masked language model on unpacked rows of a long-range arena dataset."""
         return self.task == 'pretraining' and self.data.source.startswith(ARENA_SOURCE)
 
     @property
@@ -182,7 +182,7 @@ class RunConfig:
         self.check_stack_lengths()
 
     def check_stack_lengths(self) -> None:
-        """Raises InputError where targets exceed the decoder's positions, or sources those of cross-attention."""
+        """Raises InputError where targets exceed the decoder's positions, or sources the cross-attention keys."""
         for table, limit in self.model.decoder.position_tables.items():
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')

@@ -1,1 +1,1 @@
-"""Long Range Arena: labelled rows of ids, generated or read from the original files, and their cache."""
+"""Long Range Arena and two similar tasks, recall and passages: labelled rows of ids, generated or read from files."""

@@ -1,4 +1,4 @@
-"""Base classes of Long Range Arena datasets: a row, a dataset of rows, its options, and its random numbers."""
+"""Base classes of arena (long-range) datasets: a row, a dataset of rows, its options, and its random numbers."""
 
 import abc
 import dataclasses

@@ -45,7 +45,7 @@ class Reviews(FileSet):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Returns neg and pos."""
+        """Returns the class names neg and pos."""
         return REVIEW_LABELS
 
     def digest(self, split: str) -> str:
@@ -100,7 +100,7 @@ class CitationPairs(FileSet):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Returns 0 and 1."""
+        """Returns the class names 0 and 1."""
         return PAIR_LABELS
 
     def digest(self, split: str) -> str:

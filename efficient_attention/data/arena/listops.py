@@ -1,6 +1,6 @@
 """Generates ListOps rows: nested operations on digits; the value is the class (Nangia and Bowman 2018, 1804.06028).
 
-The distribution is that of Long Range Arena (Tay et al. 2020, arXiv 2011.04006). A node above the tenth level is an
+Trees have Long Range Arena's distribution (Tay et al. 2020, arXiv 2011.04006). A node above the tenth level is an
 operator with probability 1/4 and then has 2 to 10 arguments. Only trees with a length strictly between two limits are
 used.
 """

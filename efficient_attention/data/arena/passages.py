@@ -17,8 +17,8 @@ from efficient_attention.data.preparation.held_out_documents import document_has
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
 
-# A hash of its text gives each document to a split. Test has twice as many documents as dev: however many pairs are
-# sampled from them, few documents make an uncertain score.
+# A hash of its text assigns each document to a split. Test has twice as many documents as dev, because a score on few
+# documents is uncertain, even with many sampled pairs.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
 SOURCE = 'source of passages'  # its name in messages
 LONG = 20_000  # bytes; longer documents are used without their ends

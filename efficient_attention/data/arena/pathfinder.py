@@ -138,8 +138,8 @@ def pathfinder_image(
             left one. This is easier; the original uses random starts. Not for 16 x 16 pixels, which have too few
             such images.
 
-    With 14 bars, the Long Range Arena has 20, 22, 35 or 30 distractor bars by size, divided by 14 // 3 and rounded
-    down. Other numbers of bars divide by bars // 3. Images of 16 x 16 and 20 x 20 pixels then have no distractors.
+    With `distractors` None, an image has n // (bars // 3) distractors. n is the number of distractor bars for its size:
+    20, 22, 35 or 30 for 32 to 256 pixels, as in the Long Range Arena. Images of 16 and 20 pixels have no distractors.
 
     Raises:
         InputError: an argument is out of range, or two snakes of so many bars do not fit into the image.

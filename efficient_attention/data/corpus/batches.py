@@ -64,8 +64,8 @@ def training_batches(
 ) -> Iterator[Batch]:
     """Yields a process's block [batch_size / process_count, ...] of the global batch of each step.
 
-    `rows` are the rows of the train split, if the caller has built them already (their plan takes time), or if they are
-    not rows for masked language models.
+    A caller may pass its own `rows`: rows of the train split that it has already planned, which takes time, or rows
+    of another kind than for masked language models.
 
     Raises:
         InputError: the batch is far larger than an epoch, the train split is too small, or (from the iterator) the

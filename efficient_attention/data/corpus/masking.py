@@ -40,8 +40,8 @@ class Masker:
 
         tokens int32 [L]; masked_positions and masked_tokens int32 [P]; masked_weights float32 [P].
 
-        Positions are sorted. Unused entries have position 0, token 0, weight 0. With whole words and n-grams there may
-        be fewer predictions than the share, or none, because a word is masked as a whole or not at all.
+        Positions are sorted. Unused entries have position 0, token 0, weight 0. A word is masked
+        as a whole or not at all, so whole words and n-grams may give fewer predictions than the share, or none.
 
         Args:
             tokens_L: int32 [L], the row.

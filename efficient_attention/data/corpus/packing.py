@@ -47,7 +47,7 @@ class PackingPlan:
 
 
 def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
-    """Returns a new packing of every document of a split into rows; reads only sentence lengths."""
+    """Packs excerpts of all documents of a split into rows, in random order; reads only sentence lengths."""
     before = tokens_before(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
     longest = config.length - EXCERPT_SPECIALS

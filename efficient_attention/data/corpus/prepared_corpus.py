@@ -13,8 +13,8 @@ A prepared corpus is a folder that is written once and never changed:
         record_starts.npy            int64 [records + 1], the first sentence of each record
         shard_starts.npy             int64 [shards + 1], the first record of each shard
 
-A record has a few thousand tokens at most (or one longer sentence), so reading a few sentences of a novel does not
-read the whole novel.
+A record has a few thousand tokens at most, or one longer sentence. So a few sentences of a novel can be read without
+the whole novel.
 """
 
 import dataclasses

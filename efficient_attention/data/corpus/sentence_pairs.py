@@ -49,7 +49,7 @@ class PairPlan:
 
 
 def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PairPlan:
-    """Returns a new cut of every document of a split into pairs; reads only sentence lengths.
+    """Cuts every document of a split into random pairs; reads only sentence lengths.
 
     Raises:
         InputError: next-sentence pairs need two documents, and the split has fewer.
@@ -122,7 +122,7 @@ class _Walk:
     tokens_before: np.ndarray  # [sentences + 1]
     starts: np.ndarray  # [documents], first sentence of each document, counted over the split
     ends: np.ndarray  # [documents]
-    targets: np.ndarray  # [documents], tokens
+    targets: np.ndarray  # [documents], target length of a chunk, in tokens
 
     def reach(self, start: np.ndarray, tokens: np.ndarray, document: np.ndarray) -> np.ndarray:
         """Returns the end of the shortest run of sentences with at least `tokens`, or the document's end."""

@@ -110,9 +110,9 @@ def arrays_of_rows(
 ) -> Batch:
     """Returns the padded arrays of a batch, [B, L], with choices [B, A, L], or with sentences [B, S, L].
 
-    Padding completes rows, choices and sentences; rows of weight 0 complete the batch. Besides the features' arrays
-    there are 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label) and 'index' int32 [B],
-    the rows' `numbers` (-1 = added row). `like` has one array of each name. Where a row lacks an array, such as a
+    Padding completes rows, choices and sentences; rows of weight 0 complete the batch. The batch adds three
+    arrays: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label), and 'index' int32 [B]
+    (the rows' `numbers`, -1 = added row). `like` has one array of each name. Where a row lacks an array, such as a
     label, the batch has the padding value, or 0.
     """
     rows, length = shape[0], shape[-1]

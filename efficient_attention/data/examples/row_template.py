@@ -14,7 +14,7 @@ NO_TYPE = np.zeros((), np.int32)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowTemplate:
-    """The special tokens of a row; gives the same rows as `TextEncoder.row`, but for parts cut out of a text.
+    """The special tokens of a row; makes rows as `TextEncoder.row` does, from parts that were cut out of a text.
 
     Attributes:
         fixed: for one text the special tokens before and after it; for two, before, between and after them.

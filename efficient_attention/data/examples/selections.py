@@ -25,7 +25,7 @@ FIRST = re.compile(r'first:(\d+)')
 
 
 class Selection(Protocol):
-    """A function from examples, and a function that gives an example's article, to the selected examples in order."""
+    """A function that selects examples in order; its second argument maps an example to its article."""
 
     def __call__(self, rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:
         """Returns the selected rows."""

@@ -1,6 +1,6 @@
 """Batches of a text for language models, the same for any number of hosts and after any restart.
 
-The step alone determines the rows of a batch (rows.py), so the step is the whole state of the input.
+Only the step determines the rows of a batch (rows.py), so the step is the whole state of the input.
 """
 
 from collections.abc import Callable, Iterator
