@@ -1,1 +1,1 @@
-"""The data pipeline from files to batches: sources, tokenizers, preparation, batching, and a folder per kind of rows."""
+"""The data pipeline from files to batches: sources, tokenizers, preparation, batching, and a folder per kind of row."""
