@@ -69,9 +69,9 @@ class LayerConfig:
 
     # -- Attention --
 
-    width: int = 128  # D
-    heads: int = 2  # H
-    head_width: int = 0  # K; 0 = width / heads
+    width: int = 128  # D, the width of hidden states
+    heads: int = 2  # H, the number of attention heads
+    head_width: int = 0  # K, the width of a head; 0 = width / heads
     # text form of an attention mechanism; layers alternate between several mechanisms, separated by ';'
     attention: str = marked(EXPORTED, default='full')
     # how attention is computed: 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
@@ -93,7 +93,9 @@ class LayerConfig:
     relative: str = 'none'
     # rows in the table of 't5' and 'tupe_r'; an encoder uses half of them per direction
     relative_buckets: int = read_with(*BUCKETED, default=32)
-    relative_max_distance: int = read_with(*BUCKETED, default=128)  # positions; all larger distances share one row
+    relative_max_distance: int = read_with(
+        *BUCKETED, default=128
+    )  # positions; all distances from here on share one row
     # of 'transformer_xl': one pair of biases u and v for all layers, or one pair per layer
     relative_shared_biases: bool = read_with('transformer_xl', default=True)
     # of 'transformer_xl': larger distances count as this one, in positions; 0 = no limit
@@ -114,7 +116,7 @@ class LayerConfig:
     # -- Feed-forward sub-layer --
 
     feed_forward: bool = True  # False = layers without a feed-forward sub-layer
-    feed_forward_width: int = 0  # F; 0 = 4 x width
+    feed_forward_width: int = 0  # F, the width of the feed-forward layer; 0 = 4 x width
     # positions that the feed-forward layer computes at a time; 0 = all at once
     feed_forward_chunk: int = marked(EXPORTED, default=0)
     feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
@@ -131,8 +133,8 @@ class LayerConfig:
     # separate stacks per direction, each over half of the width, which never exchange states. So a language model may
     # have both directions (ELMo)
     directions_apart: bool = read_by('language_modelling', 'fine_tuning', default=False)
-    # U per direction; 0 = the width, or half of it with two directions. A learned matrix maps all states to the width
-    # if their total size differs from it
+    # U, the width of the state per direction; 0 = the width, or half of it with two directions. If the states of all
+    # directions together do not have the width, a learned matrix maps them to it
     state_width: int = 0
     # dropout of the state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0

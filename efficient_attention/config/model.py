@@ -55,7 +55,7 @@ class ModelConfig(LayerConfig):
 
     # -- Tables of tokens, positions and token types below the first layer --
 
-    vocab_size: int = 4096  # V
+    vocab_size: int = 4096  # V, the number of tokens
     max_length: int = 512  # rows of the learned position table, and of the position table of 'tupe'
     position_offset: int = 0  # unused rows at the start of the learned position table (RoBERTa: 2)
     # rows of the token type table; 0 = no table
@@ -111,7 +111,7 @@ class ModelConfig(LayerConfig):
 
     # -- The stack of layers --
 
-    layers: int = 2  # N
+    layers: int = 2  # N, the number of layers
     sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
     layer_groups: int = 1  # of sharing 'all': groups of consecutive layers; only layers of one group share parameters
     inner_layers: int = 1  # of sharing 'all': different layers that a group applies in turn, repeatedly

@@ -60,7 +60,10 @@ def _numbers(rng: np.random.Generator) -> Iterator[float]:
 
 
 def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
-    """Returns the words and the value of a random tree; a tree that grows too long is cut."""
+    """Returns the words and the value of a random tree.
+
+    A tree that grows too long is cut, but has at least `longest` words.
+    """
     words: list[int] = []
     open_nodes: list[tuple[int, int, list[int]]] = []  # operator, arguments, values so far
     while len(words) < longest:

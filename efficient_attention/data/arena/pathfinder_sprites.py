@@ -59,7 +59,7 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
 def footprint(vector: Vector, radius: int) -> np.ndarray:
     """Returns the cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
     cells, end = _grid(vector, radius, 1), np.array(vector)
-    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # times the bar's length
+    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # distances, times the bar's length
     before_start = ((cells + end) ** 2).sum(axis=1) <= radius**2
     beyond_end = (cells**2).sum(axis=1) <= radius**2
     beside = across**2 <= radius**2 * squared

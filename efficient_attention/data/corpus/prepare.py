@@ -85,8 +85,8 @@ def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> To
 def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None) -> Path:
     """Returns the cache folder for a source of this digest and the arguments of `prepare_corpus`.
 
-    Text_to_text shares the corpora of other tasks, except with a different tokenizer: a trained one with sentinels, or
-    a SentencePiece file, which text_to_text reads differently.
+    The task text_to_text shares the corpora of other tasks, except if its tokenizer differs: a trained one with
+    sentinels, or a SentencePiece file, which this task reads differently.
     """
     key = {
         'format': FORMAT,

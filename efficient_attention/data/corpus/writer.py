@@ -33,7 +33,7 @@ class Record(NamedTuple):
 
 
 def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iterator[Record]:
-    """Yields the records of a section with these sentence lengths; each ends with the sentence that fills it."""
+    """Yields the records of a section, given its sentence lengths; a record ends once it has `record_tokens` tokens."""
     ends = np.cumsum(lengths)
     first, written = 0, 0
     while first < len(lengths):

@@ -107,7 +107,7 @@ def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarr
         is_mapped: memory-map the array, for large files.
 
     Raises:
-        InputError: the file has no plain numbers; this is possible because a manifest can be forged.
+        InputError: the file has no array of plain numbers, which a forged manifest makes possible.
     """
     try:
         return np.load(path, mmap_mode='r' if is_mapped else None, allow_pickle=False)

@@ -56,7 +56,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        special_tokens=[*BERT_SPECIALS, *continuing],  # `continuing` only gets fixed ids this way, before words count
+        special_tokens=[*BERT_SPECIALS, *continuing],  # fixes the ids of `continuing`, which are not special tokens
     )
     tokenizer.train_from_iterator(_without(rare, texts()), trainer)
     return word_piece(_filled(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
