@@ -66,7 +66,7 @@ class DataConfig:
     max_masked: int = read_by('pretraining', default=20)  # most predictions per row
     # 'token' | 'word' (whole words) | 'ngram' (1 to max_ngram whole words, p(n) ~ 1/n)
     mask_unit: str = read_by('pretraining', default='token')
-    max_ngram: int = read_by('pretraining', default=3)  # words
+    max_ngram: int = read_by('pretraining', default=3)  # most words per n-gram
     mask_token_share: float = read_by('pretraining', default=0.8)  # share of the predicted tokens that become [MASK]
     # share of the predicted tokens that become a random id; the rest is unchanged
     random_token_share: float = read_by('pretraining', default=0.1)

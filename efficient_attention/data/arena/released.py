@@ -21,7 +21,7 @@ from efficient_attention.errors import InputError
 TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 PARENTHESES = str.maketrans('()', '  ')  # round an operator and each of its arguments; models never see them
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
-TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # of the pictures in the order of their lists
+TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # tenths of the pictures, in the order of their lists
 FIELDS = 4  # fields of a line that are used: folder, file, number, label
 
 

@@ -23,7 +23,7 @@ from efficient_attention.data.arena.recall import values_in
 
 HASHED = 2**16  # columns of the 3-gram counts
 PENALTY = 1e-4  # factor of the sum of squared weights, added to the mean loss per row
-STEPS = 60  # of L-BFGS
+STEPS = 60  # most iterations of L-BFGS
 SEEN = 8_000  # training rows that the baseline `discs` uses
 NEAREST = 25  # training rows that vote
 Rows = Sequence[ArenaRow]

@@ -129,7 +129,7 @@ class NoisedRows:
         return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(self.count)
 
     def _row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-        """The padded row of a source and a target."""
+        """Returns the padded row of a source and a target."""
         (source_M, source_segments_M), (target_L, segments_L) = (
             (np.append(ids, np.full(length - len(ids), self._ends.pad, np.int32)), (np.arange(length) < len(ids)) * 1)
             for ids, length in zip((source, target), self.lengths, strict=True)

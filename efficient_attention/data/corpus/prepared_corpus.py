@@ -93,7 +93,7 @@ class Corpus:
         path = self._folder / self.split / f'{name}.npy'
         try:
             return np.load(path, mmap_mode='r', allow_pickle=False)
-        except ValueError:  # an empty array, which cannot be mapped
+        except ValueError:  # an empty array cannot be memory-mapped
             return load_array(path, 'corpus')
 
     def _record(self, record: int) -> np.ndarray:

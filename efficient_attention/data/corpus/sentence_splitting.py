@@ -21,7 +21,7 @@ BEFORE_NUMBERS = frozenset(
 SENTENCE_END = re.compile(r'[.!?…]+["\'”’»)\]*_]*\s+')
 LAST_WORD = re.compile(r'[^\s("\'“‘\[*_—-]*\Z')
 OPENING = re.compile(r'["\'“‘«(\[*_`¿¡—–-]*\s*')
-IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')  # CJK writes no space after a full stop
+IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')  # no space follows a full stop in CJK
 NEW_UNIT = re.compile(
     r'\s*(?:[-*+•]\s|\(?(?:\d{1,3}[.)]|[a-z]\))\s|#{1,6}\s|>>>|\.\.\.\s|:[a-z]+[ :]|@[a-z]+|\|)'  # list, heading, code
 )

@@ -27,7 +27,7 @@ from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
 WHOLE = re.compile(r'-?\d{1,18}')
-LARGEST = float(np.finfo(np.float32).max)  # of a number to predict
+LARGEST = float(np.finfo(np.float32).max)  # largest absolute value of a number to predict
 NUMERAL = re.compile(r'[+-]?(?:0|[1-9]\d*)(?:\.\d*)?')  # not '01', which may be a code rather than the number 1
 ARENA = 'arena'  # the format with datasets of Long Range Arena instead of files
 

@@ -48,7 +48,7 @@ def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
             raise
         if not (folder / MANIFEST).exists():  # otherwise another process has written the same content first
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
-    except OSError as error:  # of another file
+    except OSError as error:  # the error concerns another file
         kind = RunError if error.errno in FAULTS else InputError
         raise kind(f'{error.filename}: {error.strerror}') from error
 

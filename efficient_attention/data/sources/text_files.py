@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from efficient_attention.errors import InputError
 
-MOST_BYTES = 2**31  # of a file that is read as one text
+MOST_BYTES = 2**31  # most bytes of a file that is read as one text
 MOST_OF_A_LINE = 2**28  # bytes; text8, one line, has 10^8
 PIECE = 2**20  # bytes read at a time, so that limits apply before a whole line or file is in memory
 # Limits of a packed file: it may unpack to ROOM bytes or MOST_RATIO times its size. Text shrinks to a third or a tenth,
@@ -120,7 +120,7 @@ class _Unpacked:
         return self._counted(self._file.read(size))
 
     def readline(self, size: int) -> bytes:
-        """Like `read`, but stops at the end of a line."""
+        """Returns the next bytes as `read` does, but stops at the end of a line."""
         return self._counted(self._file.readline(size))
 
     def _counted(self, data: bytes) -> bytes:
