@@ -193,7 +193,7 @@ BAD_INPUTS = {
     ),
     'shard damaged': corpus(
         bytes(70_000),
-        '{here}/c.array_record: not a sound ArrayRecord',
+        '{here}/c.array_record: not a valid ArrayRecord',
         'c.array_record',
         'arrayrecord:{here}/c.array_record',
     ),
@@ -221,7 +221,7 @@ BAD_INPUTS = {
     ),
     'tokenizer that grows': train(
         'data.tokenizer={here}/t.json',
-        'tokenizer {here}/t.json: its normalizer makes more than 1000 characters of one',
+        'tokenizer {here}/t.json: its normalizer makes more than 1000 characters from one',
         t__json=tokenizer(normalizer=GROWING),
     ),
     'tokenizer without its unknown piece': train(

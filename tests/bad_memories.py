@@ -14,14 +14,14 @@ def compressive(fields: str, line: str) -> BadInput:
 BAD_MEMORIES = {
     'compression without memory': compressive(
         'memory_length=0',
-        'model.compressed_length is 256; it must be 0 without model.memory_length, which tokens leave',
+        'model.compressed_length is 256; it must be 0 without model.memory_length, whose oldest tokens',
     ),
     'compression into nothing': compressive(
         'compressed_length=0', "model.compressed_length is 0; it must be above 0 with model.compression 'convolution'"
     ),
     'compression rate that does not divide': compressive(
         'compression_rate=5',
-        'data.length is 128; it must be a multiple of model.compression_rate 5: each segment fills',
+        'data.length is 128; it must be a multiple of model.compression_rate 5, which compresses',
     ),
     'pooling with a loss': compressive(
         'compression=max', "model.reconstruction_weight is 1.0; it must be 0 with model.compression 'max', which has no"
@@ -31,9 +31,9 @@ BAD_MEMORIES = {
     ),
     'compression of a state': compressive(
         'cell=gru memory_length=1 relative=none heads=2 attention_dropout_rate=0.1',
-        "model.compression is 'convolution'; it must be 'none' with model.cell 'gru', whose state stands for all",
+        "model.compression is 'convolution'; it must be 'none' with model.cell 'gru', whose state already",
     ),
     'compression in a reversible stack': compressive(
-        'stack=reversible', 'model.memory_length is 256; a reversible stack (model.stack) keeps no memory'
+        'stack=reversible', 'model.memory_length is 256; a reversible stack (model.stack) cannot use memory'
     ),
 }

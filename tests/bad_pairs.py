@@ -92,15 +92,17 @@ BAD_PAIRS = {
     'cross attention sparsemax': train(
         'model.cross_attention=sparsemax(causal)', "model.cross_attention 'sparsemax(causal)' needs queries and keys in"
     ),
-    'local-p to itself': train('model.attention=local_p(4)', "model.attention 'local_p(4)' predicts places in another"),
+    'local-p to itself': train(
+        'model.attention=local_p(4)', "model.attention 'local_p(4)' predicts positions in another"
+    ),
     'draws to itself': train(
         'model.decoder_attention=hard(causal,sampled=True)',
-        "model.decoder_attention 'hard(causal,sampled=True)' does not serve: model.attention",
+        "model.decoder_attention 'hard(causal,sampled=True)' does not fit a decoder: model.attention",
     ),
     'cross attention LSH': train('model.cross_attention=lsh(8)', "model.cross_attention 'lsh(8)'"),
     'rows split': train(
         'mesh.sequence=2 model.cross_attention=window(4)',
-        "mesh.sequence is 2; model.cross_attention 'window(4)' reads positions that",
+        "mesh.sequence is 2; model.cross_attention 'window(4)' does not work with",
     ),
     # ---- search and its files ----
     'references missing': train('eval.split=test pairs.test=', "eval.split is 'test', but pairs.test is empty"),

@@ -330,9 +330,9 @@ def test_every_model_whose_rows_may_be_split(name: str, capfd):
 @pytest.mark.parametrize(
     'name, line',
     [
-        ('reformer', 'lsh needs them whole'),
-        ('routing', 'routing needs them whole'),
-        ('tupe', 'reads positions of whole rows'),
+        ('reformer', 'lsh needs whole rows'),
+        ('routing', 'routing needs whole rows'),
+        ('tupe', 'needs the positions of whole rows'),
     ],
 )
 def test_what_cannot_be_split(name: str, line: str):

@@ -1,1 +1,1 @@
-"""The frozen dataclasses of a run's config: their fields, defaults and checks."""
+"""Frozen dataclasses that define and check the config of a run, one file per config group."""

@@ -1,4 +1,4 @@
-"""Fields of the config group `checkpoint`: the steps at which a run is saved, and what is kept."""
+"""Fields of the config group `checkpoint`: when a run saves checkpoints and which checkpoints stay on disk."""
 
 import dataclasses
 
@@ -8,19 +8,21 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When a run is saved and what is kept: the fields of a config's `checkpoint` group.
+    """Settings of the checkpoints: when a run saves one, and which ones stay on disk.
 
     Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
     every_steps: int = 1000  # steps between checkpoints
-    keep: int = 3  # newest checkpoints kept
-    keep_best: int = 0  # checkpoints kept for their metric, beside the newest ones
-    best_metric: str = ''  # name among the metrics given at save time; '' = none
-    best_mode: str = 'min'  # 'min' | 'max': which value of it is best
-    when_save_fails: str = 'continue'  # 'continue' to the next save | 'stop' at once; several processes always stop
-    save_best: bool = False  # save at every evaluation that is the best so far, too; else only every `every_steps`
+    keep: int = 3  # newest checkpoints that stay on disk
+    keep_best: int = 0  # checkpoints with the best metric that stay on disk besides the newest ones
+    best_metric: str = ''  # name of the evaluation metric that ranks checkpoints; '' = none
+    best_mode: str = 'min'  # 'min' | 'max': the best checkpoint has the smallest or the largest metric
+    # after a failed save: 'continue' until the next save | 'stop' at once; a run of several processes always stops
+    when_save_fails: str = 'continue'
+    # also save after each evaluation that is the best so far; False = save only every `every_steps` steps
+    save_best: bool = False
 
     def __post_init__(self) -> None:
         check_within('checkpoint.every_steps', self.every_steps, 1)

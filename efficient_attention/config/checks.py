@@ -1,4 +1,4 @@
-"""Checks of single fields that the config groups share: among known values, within an interval."""
+"""Checks of single config fields, shared by all config groups: known values and numeric intervals."""
 
 import math
 
@@ -6,7 +6,7 @@ from efficient_attention.errors import InputError
 
 
 def check_one_of(field: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises InputError unless `value` is one of `known`; names the field ('group.name'), its value and the known."""
+    """Raises InputError unless `value` is in `known`; names the field ('group.name'), its value and known values."""
     if value not in known:
         raise InputError(f'{field} is {value!r}; known: {", ".join(known)}')
 
@@ -20,17 +20,17 @@ def check_within(
     low_is_open: bool = False,
     high_is_open: bool = False,
 ) -> None:
-    """Raises InputError unless `value` is finite and lies between `low` and `high`; an open end is itself excluded."""
+    """Raises InputError unless `value` is finite and between `low` and `high`; an open end excludes the bound."""
     is_high_enough = value > low if low_is_open else value >= low
     is_low_enough = value < high if high_is_open or math.isinf(high) else value <= high
-    if not (is_high_enough and is_low_enough):  # nan fails both
+    if not (is_high_enough and is_low_enough):  # nan fails both comparisons
         bounds = in_words(low, high, low_is_open=low_is_open, high_is_open=high_is_open)
         is_endless = math.isinf(high) and not math.isfinite(value)
         raise InputError(f'{field} is {value}; it must be {bounds}{" and finite" if is_endless else ""}')
 
 
 def in_words(low: float, high: float = math.inf, *, low_is_open: bool = False, high_is_open: bool = False) -> str:
-    """An interval in words, behind 'it must be': 'at least 1', 'above 0 and at most 1', 'from 0 to 4096'."""
+    """Returns an interval in words, for messages: 'at least 1', 'above 0 and at most 1', 'from 0 to 4096'."""
     if not (low_is_open or high_is_open or math.isinf(high)):
         return f'from {low} to {high}'
     least = f'{"above" if low_is_open else "at least"} {low}'

@@ -1,4 +1,4 @@
-"""Fields of the config group `data`: the text or images that a run reads, and how they become rows."""
+"""Fields of the config group `data`: a run's texts or images, its tokenizer, and how they become training rows."""
 
 import dataclasses
 import math
@@ -7,75 +7,75 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE, read_by
 from efficient_attention.errors import InputError, require
 
-MOST_AT_ONCE = 2**12  # processes, and batches kept ready; far above what any machine has room for
-LARGEST_VOCABULARY = 2**22  # room for it is taken before a tokenizer is trained
+MOST_AT_ONCE = 2**12  # limit of processes and of prefetched batches, far above the memory of any machine
+LARGEST_VOCABULARY = 2**22  # training a tokenizer allocates memory for its whole vocabulary first
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
-IMAGE_SOURCES = ('images', 'tfds')  # the word before the colon of data.source
-ARENA_SOURCE = 'arena:'  # what data.source begins with where it names sets of long-range rows
+IMAGE_SOURCES = ('images', 'tfds')  # prefixes of data.source, before the colon
+ARENA_SOURCE = 'arena:'  # prefix of data.source for datasets of Long Range Arena
 SPLITTINGS = ('documents', 'end')
 BATCHES = ('windows', 'streams')
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Corpus, tokenizer, examples and input pipeline of a run.
+    """Corpus, tokenizer, training rows and input pipeline of a run.
 
     Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # or text:<glob>, jsonl:<glob>#field, dump:<glob>, arrayrecord:<glob>, tfds:<name>#field, images:<glob>; of
-    # pretraining also arena:<set>;<set>, rows to train and to be evaluated on, each a row of its own
+    # 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field |
+    # images:<glob>; in pretraining also arena:<dataset>;<dataset>, for training and evaluation, without row packing
     source: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
-    # share held out for evaluation, of the documents or, with splitting 'end', of the text
+    # held-out share for evaluation: of the documents, or of the text with splitting 'end'
     held_out: float = read_by('pretraining', 'language_modelling', 'text_to_text', default=0.02)
-    # 'documents' = held-out ones by a hash of their text | 'end' = the end of the text
+    # 'documents' = a hash of each document's text decides whether it is held out | 'end' = the end of the text is
     splitting: str = read_by('language_modelling', default='documents')
-    # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
+    # share of the text after the held-out part, for a final test; only with splitting 'end'
     test: float = read_by('pretraining', 'language_modelling', default=0.0)
-    # folder of prepared corpora, one sub-folder for each content and setting
+    # folder of prepared corpora, with one subfolder per combination of content and settings
     cache: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='cache', marks=(CHANGEABLE,))
-    # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
+    # processes that prepare the corpus; 0 = one process, or one per CPU core for a large corpus
     processes: int = read_by('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
 
-    # What a language model predicts: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'.
+    # vocabulary of a language model: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'
     units: str = read_by('language_modelling', default='tokenizer')
-    tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
-    # tokens, of a trained tokenizer; a loaded one must have exactly this many, but in text_to_text, where
-    # model.vocab_size says how many ids there may be
+    tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer file
+    # tokens of a trained tokenizer. A loaded tokenizer must have exactly this many, except in text_to_text, where it
+    # may have up to model.vocab_size
     vocab_size: int = read_by('pretraining', 'language_modelling', 'text_to_text', default=4096)
-    lowercase: bool = True  # of a tokenizer and of words: lower-case first; a tokenizer strips accents, too
-    # of words: rarer ones in the train split are <unk>
+    lowercase: bool = True  # lower-case the text for a tokenizer or for words; a tokenizer also strips accents
+    # with units 'words': words that occur less often in the training split become <unk>
     min_count: int = read_by('pretraining', 'language_modelling', default=1)
-    # of pixels: (height, width, channels); channels 3 = RGB, 1 = grey
+    # with units 'pixels': (height, width, channels); channels 3 = RGB, 1 = grey
     image_shape: tuple[int, ...] = read_by('pretraining', 'language_modelling', default=())
 
-    length: int = 128  # tokens a row, special tokens included
-    # of a language model: random 'windows' | 'streams', a part of the text for each row
+    length: int = 128  # tokens per row, special tokens included
+    # batches of a language model: random 'windows' of the text | 'streams', where each row reads one part in order
     batches: str = read_by('language_modelling', default='windows')
-    # of a language model: no token reads one of a document before its own
+    # in a language model, no token attends to an earlier document
     cut_at_documents: bool = read_by('language_modelling', default=False)
-    # 'none' = documents packed into full rows | 'nsp' next sentence | 'sop' sentence order
+    # 'none' = documents packed into full rows | 'nsp' = next sentence prediction | 'sop' = sentence order prediction
     pairs: str = read_by('pretraining', default='none')
-    # share of document passes with a random shorter target length
+    # share of passes over a document that use a random shorter target length
     short_sequence_probability: float = read_by('pretraining', default=0.1)
 
-    mask_rate: float = read_by('pretraining', default=0.15)  # share of a row's tokens to predict
-    max_masked: int = read_by('pretraining', default=20)  # predictions a row, at most
+    mask_rate: float = read_by('pretraining', default=0.15)  # share of a row's tokens that are predicted
+    max_masked: int = read_by('pretraining', default=20)  # most predictions per row
     # 'token' | 'word' (whole words) | 'ngram' (1 to max_ngram whole words, p(n) ~ 1/n)
     mask_unit: str = read_by('pretraining', default='token')
-    max_ngram: int = read_by('pretraining', default=3)  # words
-    mask_token_share: float = read_by('pretraining', default=0.8)  # of the predicted tokens: replaced by [MASK]
-    # of the predicted tokens: replaced by a random id; the rest stays
+    max_ngram: int = read_by('pretraining', default=3)  # most words per n-gram
+    mask_token_share: float = read_by('pretraining', default=0.8)  # share of the predicted tokens that become [MASK]
+    # share of the predicted tokens that become a random id; the rest is unchanged
     random_token_share: float = read_by('pretraining', default=0.1)
-    # 0 = new masks every epoch (dynamic); n = n fixed sets of masks and pairs, used in turn
+    # 0 = new masks every epoch (dynamic); n = n fixed versions of masks and pairs, used in turn
     static_copies: int = read_by('pretraining', default=0)
 
-    # processes that build examples; 0 = threads of the training process
+    # processes that build training rows; 0 = threads of the training process
     workers: int = read_by('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
-    # batches kept ready; a language model's are read as they are asked for
+    # prefetched batches; a language model does not prefetch
     prefetch: int = read_by('pretraining', 'text_to_text', default=4, marks=(CHANGEABLE,))
 
     def __post_init__(self) -> None:

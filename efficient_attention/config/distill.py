@@ -1,4 +1,4 @@
-"""Fields of the config group `distill`: what a student learns from a teacher beside its labels."""
+"""Fields of the config group `distill`: the teacher of a student model and the weights of the distillation losses."""
 
 import dataclasses
 
@@ -9,42 +9,47 @@ from efficient_attention.errors import InputError
 
 MAPS = ('uniform', 'last')
 PROJECTIONS = ('own', 'one', 'none')
-# Terms that compare what lies inside both models, as fields of the group; 'soft' compares what comes out of them.
+# Losses that compare hidden states or attention of both models, as fields of the group; 'soft' compares outputs.
 INSIDE = ('cosine', 'hidden', 'embeddings', 'attention', 'attention_relations', 'value_relations')
-HEADS = ('attention', 'attention_relations', 'value_relations')  # those that compare heads
-MAPPED = ('hidden', *HEADS)  # those that compare layers one by one
+HEADS = ('attention', 'attention_relations', 'value_relations')  # losses that compare single heads
+MAPPED = ('hidden', *HEADS)  # losses that compare pairs of one student layer and one teacher layer
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """The teacher of a run, and a weight for each term of its loss; a term of weight 0 is not computed.
+    """Knowledge distillation of a run: a teacher and a weight per loss; losses of weight 0 are not computed.
 
     Raises:
-        InputError: a field is out of range, or is set without a teacher; names the field.
+        InputError: a field is out of range, or is set without a teacher; the message names the field.
     """
 
-    # a workdir or Hugging Face folder; several with commas are an ensemble, whose logits are averaged; '' = none
-    teacher: str = marked(CHANGEABLE, default='')  # its numbers are in the fingerprint, the place of its files is not
-    temperature: float = 1.0  # T, by which the logits of both are divided (Hinton et al. 2015, arXiv 1503.02531)
-    labels: float = 1.0  # the task's loss, by its labels
-    # T^2 KL(teacher || student) over classes, tags, choices, places of a span or masked words; of numbers the squared
-    # difference
+    # a workdir or Hugging Face folder; several, separated by commas, form an ensemble with averaged logits; '' = none.
+    # A resumed run may move the teacher to another folder, but not change the teacher's parameters
+    teacher: str = marked(CHANGEABLE, default='')
+    temperature: float = 1.0  # T: divides the logits of both models (Hinton et al. 2015, arXiv 1503.02531)
+    labels: float = 1.0  # weight of the task's own loss on the labels
+    # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words; in regression
+    # weight of the squared difference
     soft: float = 1.0
-    cosine: float = 0.0  # 1 - cosine of the last vectors of each token (DistilBERT, Sanh et al. 2019, arXiv 1910.01108)
-    hidden: float = 0.0  # mean squared difference of the vectors after mapped layers (TinyBERT, Jiao et al. 2019)
-    embeddings: float = 0.0  # the same of the vectors that both stacks begin with
-    attention: float = 0.0  # mean squared difference of the attention logits of mapped layers
-    attention_relations: float = 0.0  # KL of the attention weights of mapped layers (MiniLM, Wang et al. 2020)
-    value_relations: float = 0.0  # KL of softmax(V V^T / sqrt(K)) of mapped layers
-    # which layer of the teacher each of the student's learns from: 'uniform' = m N / M of the teacher's N for the
-    # student's m of M | 'last' = the last from the last, no other from any | a list such as '2,3,5,6', counted from 1
+    # weight of 1 - cosine between the final hidden states per token (DistilBERT, Sanh et al. 2019, arXiv 1910.01108)
+    cosine: float = 0.0
+    # weight of the mean squared difference of the hidden states after mapped layers (TinyBERT, Jiao et al. 2019)
+    hidden: float = 0.0
+    embeddings: float = 0.0  # weight of the mean squared difference of the embeddings below the first layer
+    attention: float = 0.0  # weight of the mean squared difference of attention logits of mapped layers
+    # weight of the KL of attention weights of mapped layers (MiniLM, Wang et al. 2020)
+    attention_relations: float = 0.0
+    value_relations: float = 0.0  # weight of the KL of softmax(V V^T / sqrt(K)) of mapped layers
+    # the teacher layer for each student layer: 'uniform' = teacher layer m N / M for student layer m of M, with N
+    # teacher layers | 'last' = only the last student layer learns, from the last teacher layer | a list such as
+    # '2,3,5,6', counted from 1
     layers: str = 'uniform'
-    # learned maps of the student's width to the teacher's, which no checkpoint's user needs: 'own' of each layer |
-    # 'one' for all | 'none'
+    # learned projections of the student's width to the teacher's width, used only while training: 'own' = one per
+    # layer | 'one' = one for all layers | 'none'
     projection: str = 'own'
-    # keep what the teacher says of each training row and compute it once; for `soft` alone, in fine-tuning
+    # compute the teacher's logits of all training rows once and store them; only for `soft` and only in fine-tuning
     keep_logits: bool = marked(CHANGEABLE, default=True)
-    cache: str = marked(CHANGEABLE, default='cache')  # the folder where they are kept
+    cache: str = marked(CHANGEABLE, default='cache')  # folder of the stored teacher logits
 
     def __post_init__(self) -> None:
         check_within('distill.temperature', self.temperature, 0, low_is_open=True)
@@ -57,13 +62,13 @@ class DistillConfig:
             return
         if not (self.soft or self.inside):
             names = ', '.join(f'distill.{name}' for name in ('soft', *INSIDE))
-            raise InputError(f'distill.teacher is {self.teacher!r}, and nothing is learned from it: {names} are all 0')
+            raise InputError(f'distill.teacher is {self.teacher!r}, and no loss compares with it: {names} are all 0')
         if self.inside and len(self.teachers) > 1:
             allowed = f'one model with distill.{self.inside[0]}; an ensemble has no layers in common'
             raise InputError(f'distill.teacher is {self.teacher!r}; it must be {allowed}')
 
     def check_has_teacher(self) -> None:
-        """Raises InputError where a field is set that nothing reads without a teacher."""
+        """Raises InputError where a field is set but there is no teacher."""
         known = [] if self.is_on else dataclasses.fields(DistillConfig)
         unread = [f'distill.{one.name}={one.default!r}' for one in known if getattr(self, one.name) != one.default]
         if unread:
@@ -74,25 +79,25 @@ class DistillConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a teacher."""
+        """Whether the run has a teacher."""
         return bool(self.teachers)
 
     @property
     def teachers(self) -> tuple[str, ...]:
-        """The folders of the teacher, or of each of an ensemble."""
+        """Returns the folder of the teacher, or the folder of each teacher of an ensemble."""
         return tuple(part.strip() for part in self.teacher.split(',') if part.strip())
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The terms with a weight that compare what lies inside both models."""
+        """Returns the losses with a positive weight that compare hidden states or attention of both models."""
         return tuple(name for name in INSIDE if getattr(self, name))
 
     @property
     def maps_layers(self) -> bool:
-        """Whether layers of the student learn each from one of the teacher's."""
+        """Whether a loss pairs layers of the student with layers of the teacher."""
         return any(getattr(self, name) for name in MAPPED)
 
     @property
     def has_projections(self) -> bool:
-        """Whether the student's vectors are mapped to the teacher's width before they are compared."""
+        """Whether learned projections map the student's hidden states to the teacher's width."""
         return self.projection != 'none' and bool(self.hidden or self.embeddings)

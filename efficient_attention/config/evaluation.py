@@ -1,4 +1,4 @@
-"""Fields of the config group `eval`: the steps, batches and protocol of a run's evaluation."""
+"""Fields of the config group `eval`: when a run is evaluated, on which rows, and how outputs are searched."""
 
 import dataclasses
 
@@ -13,35 +13,36 @@ SPLITS = ('held_out', 'test')
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """Evaluation on held-out data.
+    """Settings of the evaluations of a run, on held-out or test data.
 
     Raises:
-        InputError: a field is out of range; names it, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    every_steps: int = 500  # steps between evaluations; the last step is evaluated, too
-    batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
-    # 'held_out' | 'test', of a fine-tuning run examples.dev | examples.test, whose rows then need labels
+    every_steps: int = 500  # steps between evaluations; the last step is always evaluated
+    # rows per batch; with memory, the text is cut into this many parts, and each part starts with empty memory
+    batch_size: int = 32
+    # 'held_out' | 'test'; fine-tuning reads examples.dev | examples.test, and the rows of examples.test need labels
     split: str = read_by('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
-    # tokens of text that a language model sees at once; 0 = data.length
+    # tokens of text in the window of a language model; 0 = data.length
     context: int = read_by('language_modelling', default=0)
-    # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
+    # tokens by which the window moves, and which it predicts; 0 = `context`, without overlap
     stride: int = read_by('language_modelling', default=0)
     # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
     memory_length: int = read_by('language_modelling', default=-1)
-    # slots of compressed memory before it; -1 = model.compressed_length, or none where there is no memory
+    # positions of compressed memory before the memory; -1 = model.compressed_length, or 0 without memory
     compressed_length: int = read_by('language_modelling', default=-1)
-    clamp_length: int = read_by('language_modelling', default=-1)  # as model.clamp_length, which -1 stands for
-    # as model.same_length; either turns it on, where there is memory
+    clamp_length: int = read_by('language_modelling', default=-1)  # as model.clamp_length; -1 = model.clamp_length
+    # as model.same_length; on if either field is True and there is memory
     same_length: bool = read_by('language_modelling', default=False)
 
-    # of text to text: how what a model makes of the sources is searched, see inference/beam_search.py
+    # beam search of text_to_text, see inference/beam_search.py: the number of beams
     beams: int = read_by('text_to_text', default=4)
-    penalty: str = read_by('text_to_text', default='gnmt')  # 'gnmt' | 'length'
+    penalty: str = read_by('text_to_text', default='gnmt')  # kind of length penalty: 'gnmt' | 'length'
     alpha: float = read_by('text_to_text', default=0.6)  # exponent of the length penalty
-    stop: str = read_by('text_to_text', default='exact')  # 'exact' | 'early' | 'first', when the search of a text ends
-    repetition_penalty: float = read_by('text_to_text', default=1.0)  # above 1 repetitions become rarer
-    # tokens of a sequence that no text has twice; 0 = any may repeat
+    stop: str = read_by('text_to_text', default='exact')  # when the search of a text ends: 'exact' | 'early' | 'first'
+    repetition_penalty: float = read_by('text_to_text', default=1.0)  # values above 1 make repetitions rarer
+    # no sequence of this many tokens occurs twice in one output; 0 = no limit
     no_repeat_ngram_size: int = read_by('text_to_text', default=0)
 
     def __post_init__(self) -> None:
@@ -66,10 +67,10 @@ class EvalConfig:
 
 
 def has_held_out(held_out: float, split: str) -> bool:
-    """Whether a run has anything to be evaluated on; a test split that is asked for is checked when it is read.
+    """Whether a run has data for its evaluations; a missing test split is reported only when the split is read.
 
     Args:
-        held_out: `data.held_out`, the share of the documents.
+        held_out: `data.held_out`, the held-out share of the documents.
         split: `eval.split`.
     """
     return split == 'test' or held_out > 0

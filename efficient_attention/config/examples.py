@@ -1,4 +1,4 @@
-"""Fields of the config group `examples`: the labelled files of a fine-tuning run."""
+"""Fields of the config group `examples`: the labelled files of a fine-tuning run and how they become rows."""
 
 import dataclasses
 
@@ -18,53 +18,57 @@ PROBLEMS = (
 FORMATS = ('table', 'glue', 'arena', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
 MOST_SENTENCES = 2**12
 OVERLONG = ('truncate', 'error', 'skip', 'windows')
-# Each at most 1.5 times the one before: a compiled program for each, and little padding.
+# Each length is at most 1.5 times the one before it: little padding, and one compiled program per length.
 _UP_TO_512 = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 BUCKETS = (*_UP_TO_512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExamplesConfig:
-    """Files of labelled examples, and how they become rows of tokens.
+    """Labelled files of a fine-tuning run, and how their examples become rows of tokens.
 
     Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # What is learnt: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' |
-    # 'question_answering' | 'multi_hop' | 'none'.
+    # the task to learn: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' |
+    # 'question_answering' | 'multi_hop' | 'none'
     problem: str = 'none'
-    # of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa', or 'arena', where `train`,
-    # `dev` and `test` are sets of long-range rows (data/arena/arena_set.py)
+    # format of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa' | 'arena'; with 'arena',
+    # `train`, `dev` and `test` name datasets of Long Range Arena (data/arena/arena_set.py)
     format: str = 'table'
-    name: str = ''  # of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
-    train: str = ''  # files: a path or glob, several with commas, or tfds:<name>[/<config>]:<split>
-    dev: str = ''  # likewise, to evaluate on
-    test: str = ''  # for predictions, and with labels for `eval.py --split test`; '' = none
+    # task of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
+    name: str = ''
+    # training files: paths or globs, separated by commas, or tfds:<name>[/<config>]:<split>
+    train: str = ''
+    dev: str = ''  # files for evaluation, written like `train`
+    test: str = ''  # files for predictions, and for `eval.py --split test` if they have labels; '' = none
     text: str = 'text'  # of format 'table': the column of the text (CSV, TSV, JSONL)
     text_pair: str = ''  # the column of a second text; '' = none
     label: str = 'label'  # the column of the label
-    id: str = ''  # the column of an identifier, for predictions; '' = the row's number
-    labels: tuple[str, ...] = ()  # names in the order of the outputs; () = those of the training files, sorted
-    # of two texts each is a row of its own, which the encoder reads by itself; needs head.kind 'towers'
+    id: str = ''  # the column of an identifier that predictions repeat; '' = the row number
+    labels: tuple[str, ...] = ()  # label names in the order of the outputs; () = sorted labels of the training files
+    # the encoder reads each of two texts in a separate row; needs head.kind 'towers'
     towers: bool = False
-    # folder where the rows of format 'arena' are kept
+    # folder of the prepared rows of format 'arena'
     cache: str = marked(CHANGEABLE, default='cache')
-    # most sentences of a text, each a row of data.length tokens for the encoder; 0 = texts are not split into sentences
+    # most sentences per text, each encoded as a row of data.length tokens; 0 = do not split texts into sentences
     sentences: int = 0
-    overlong: str = 'truncate'  # text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' of it
-    # tokens by which a window moves on ('question_answering', or overlong 'windows')
+    # a text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' = several overlapping rows
+    overlong: str = 'truncate'
+    # tokens by which a window moves (problem 'question_answering', or overlong 'windows')
     stride: int = marked(EXPORTED, default=128)
     question_length: int = marked(EXPORTED, default=64)  # most tokens of a question
     answer_length: int = marked(EXPORTED, default=30)  # most tokens of an answer
-    best_count: int = marked(EXPORTED, default=20)  # candidates kept for each question
+    best_count: int = marked(EXPORTED, default=20)  # most candidate answers per question
     has_no_answer: bool = marked(EXPORTED, default=False)  # questions may have no answer (SQuAD 2.0)
-    has_global: bool = False  # [CLS], and a question's tokens, read all and are read by all; needs model.global_tokens
-    # passes over the training rows, where train.steps is left open (None)
+    # [CLS] and the tokens of a question attend to all tokens, and all tokens to them; needs model.global_tokens
+    has_global: bool = False
+    # passes over the training rows; read only where train.steps is open (None)
     epochs: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=3.0)
-    # of the steps, where optimizer.warmup_steps is left open (None)
+    # share of the steps with learning-rate warm-up; read only where optimizer.warmup_steps is open (None)
     warmup_share: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.1)
-    buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
+    buckets: tuple[int, ...] = BUCKETS  # row lengths to which rows are padded
 
     def __post_init__(self) -> None:
         check_one_of('examples.problem', self.problem, PROBLEMS)
@@ -80,4 +84,4 @@ class ExamplesConfig:
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:
             raise InputError(f'examples.buckets is {self.buckets}; it must be rising lengths of at least 1')
         if len(set(self.labels)) < len(self.labels):
-            raise InputError(f'examples.labels is {self.labels}; a label is named twice')
+            raise InputError(f'examples.labels is {self.labels}; a label occurs twice')

@@ -1,7 +1,7 @@
-"""Metadata of a config's fields: the tasks that read them, and marks from which lists of fields are made.
+"""Metadata of config fields: which tasks read a field, and marks such as "a resumed run may change it".
 
-A task refuses fields that it does not read, so that nothing that a config asks for is ignored. A mark
-says what a field allows, such as another value in a run that goes on; so no list of names is kept beside the fields.
+A task refuses a field that it does not read, so no setting is silently ignored. Code that needs a list of fields, such
+as the fields that a resumed run may change, collects it from the marks.
 """
 
 import dataclasses
@@ -10,29 +10,29 @@ from typing import Any
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning', 'text_to_text')
 READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys of a field's metadata
 
-# Marks. A run that goes on may have another value: it changes neither the parameters nor the examples of any step.
+# Marks. CHANGEABLE: a resumed run may have another value, which changes neither the parameters nor any training row.
 CHANGEABLE = 'changeable'
-# The same where a run gets more steps and its new schedule does not depend on their number. Among them are the fields
-# of `examples` that decide the steps and the warm-up, and nothing else.
+# A resumed run may have another value if it gets more steps and its new schedule does not depend on their number. The
+# mark includes those fields of `examples` that only decide the number of steps and the warm-up.
 CHANGEABLE_WITH_MORE_STEPS = 'changeable with more steps'
-TRAINING_ONLY = 'training only'  # the use of trained parameters does not depend on it
-# A Hugging Face config.json keeps it under a key of this project: predictions or speed depend on it, and no key of
-# that library says it.
+TRAINING_ONLY = 'training only'  # inference with trained parameters does not depend on the field
+# An exported Hugging Face config.json has the field under a key of this project: predictions or speed depend on the
+# field, and the Hugging Face library has no such key.
 EXPORTED = 'exported'
 
 
 def marked(*marks: str, default: Any) -> Any:
-    """A dataclass field, or a group of fields, that all tasks read, with marks."""
+    """Returns a dataclass field, or a field for a config group, that all tasks read and that has these marks."""
     return dataclasses.field(default=default, metadata={MARKS: marks})
 
 
 def marked_fields(config: type, mark: str, prefix: str = '') -> tuple[str, ...]:
-    """The dotted names of the fields that have a mark; '<group>.*' for a group that has it as a whole.
+    """Returns the dotted names of the fields with a mark; '<group>.*' where a whole group has the mark.
 
     Args:
-        config: a config dataclass, whose groups are looked through as well.
-        mark: one of those above.
-        prefix: what the names begin with.
+        config: a config dataclass; its groups are searched, too.
+        mark: one of the marks above.
+        prefix: the beginning of all returned names.
     """
     names: list[str] = []
     for field in dataclasses.fields(config):
@@ -47,25 +47,25 @@ def marked_fields(config: type, mark: str, prefix: str = '') -> tuple[str, ...]:
 
 
 def read_by(*tasks: str, default: Any, unread: Any = dataclasses.MISSING, marks: tuple[str, ...] = ()) -> Any:
-    """A dataclass field, or a group of fields, that these tasks alone read.
+    """Returns a dataclass field, or a field for a config group, that only these tasks read.
 
     Args:
-        tasks: names out of `TASKS`.
-        default: the field's.
-        unread: the value that the field must have in the other tasks; the default where it is not given.
-        marks: of the field.
+        tasks: names in `TASKS`.
+        default: the default value of the field.
+        unread: the value that other tasks require; the default value where it is not given.
+        marks: marks of the field.
     """
     unread = default if unread is dataclasses.MISSING else unread
     return dataclasses.field(default=default, metadata={READERS: tasks, UNREAD: unread, MARKS: marks})
 
 
 def unread_fields(config: Any, task: str, prefix: str = '') -> dict[str, tuple[Any, Any]]:
-    """'<group>.<field>' -> (its value, the value that it must have), for each field that the task does not read.
+    """Returns '<group>.<field>' -> (its value, the required value) for each field that a task does not read.
 
     Args:
-        config: a config dataclass, whose groups are looked through as well.
-        task: a name out of `TASKS`.
-        prefix: what the names begin with.
+        config: a config dataclass; its groups are searched, too.
+        task: a name in `TASKS`.
+        prefix: the beginning of all returned names.
     """
     found: dict[str, tuple[Any, Any]] = {}
     for field in dataclasses.fields(config):

@@ -1,4 +1,4 @@
-"""Fields of the config group `head`: the layers on top of an encoder for fine-tuning, and whether they fit it."""
+"""Fields of the config group `head`: the output layers for fine-tuning, and their checks against model and data."""
 
 import dataclasses
 
@@ -10,41 +10,42 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
 
 KINDS = ('none', 'sequence', 'towers', 'token', 'span', 'choice', 'multi_hop')
-POOLED = ('sequence', 'towers', 'choice')  # that read one vector for each row
-OF_ROWS = ('sequence', 'towers')  # that give C numbers for each row
+POOLED = ('sequence', 'towers', 'choice')  # heads that pool each row into one vector
+OF_ROWS = ('sequence', 'towers')  # heads with C outputs per row
 TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)
 MOST_SENTENCE_LAYERS = 2**10
 FEATURES = ('last', 'mix')
-ONE_TEXT = ('classification', 'regression')  # problems whose rows may be sentences
+ONE_TEXT = ('classification', 'regression')  # problems whose texts may be split into sentences
 POOLINGS = ('first', 'mean', 'attention', 'multihead')
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """The head of a fine-tuned encoder.
+    """The output layers on top of a fine-tuned encoder.
 
     Raises:
-        InputError: a field is out of range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # 'none' | 'sequence' C numbers a row | 'towers' C numbers of two rows, each read by itself | 'token' C a token
-    # | 'span' start and end | 'choice' one of A texts | 'multi_hop' span, answer type and supporting sentences
+    # 'none' | 'sequence' = C outputs per row | 'towers' = C outputs per pair of separately encoded rows | 'token' = C
+    # outputs per token | 'span' = start and end | 'choice' = one of A texts | 'multi_hop' = span, answer type and
+    # supporting sentences
     kind: str = 'none'
-    # what of the encoder the head reads: its 'last' layer's vectors | a 'mix' of the embeddings and all layers with
-    # learned weights (ELMo), also of an encoder that stays as it is (optimizer.frozen '^encoder/')
+    # input of the head: hidden states of the 'last' layer | a learned weighted 'mix' of the embeddings and of all
+    # layers (ELMo), which also works with a frozen encoder (optimizer.frozen '^encoder/')
     features: str = 'last'
     outputs: int = 2  # C of 'sequence', 'towers' and 'token'; one class = regression
-    # of 'sequence', 'towers' and 'choice': a row's vector is that of its 'first' token | the 'mean' of its tokens'
-    # | their mean by the weights of an 'attention' with a learned query | what a learned vector reads by 'multihead'
-    # attention, with a feed-forward layer (Set Transformer)
+    # pooling of 'sequence', 'towers' and 'choice': the vector of the 'first' token | the 'mean' of all tokens |
+    # 'attention' = a mean weighted by attention with a learned query | 'multihead' attention with a learned query and
+    # a feed-forward layer (Set Transformer)
     pooling: str = 'first'
-    # of 'sequence': layers, of the encoder's kind, over one vector for each sentence of a row; 0 = no such level
+    # of 'sequence': layers like the encoder's over one vector per sentence of a row; 0 = none
     sentence_layers: int = 0
-    # of 'sequence' and 'choice': the activation of a dense layer D -> D on the row's vector; 'none' = no layer; of
-    # 'towers', which needs one: of a dense layer 4 D -> D on [a, b, a * b, a - b] of both rows' vectors
+    # of 'sequence' and 'choice': activation of a dense layer D -> D on the pooled vector; 'none' = no such layer. Of
+    # 'towers', where it is required: activation of a dense layer 4 D -> D on [a, b, a * b, a - b] of two pooled vectors
     transform: str = 'tanh'
-    feed_forward: bool = False  # of 'span': a feed-forward layer of its own first (BigBird)
-    dropout_rate: float = 0.1  # before the last dense layer
+    feed_forward: bool = False  # of 'span': add a feed-forward layer before the output layer (BigBird)
+    dropout_rate: float = 0.1  # dropout before the last dense layer
 
     def __post_init__(self) -> None:
         check_one_of('head.kind', self.kind, KINDS)
@@ -59,7 +60,7 @@ class HeadConfig:
 
 
 def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where a head asks for what the rows or the encoder do not have; a bare encoder has no head."""
+    """Raises InputError where the pooling of a head does not fit the rows or the encoder, or needs a missing field."""
     is_one_way = model.cell != 'none' and not model.bidirectional
     if head.kind in POOLED and is_one_way:
         allowed = f"'mean' or 'attention' with one direction of model.cell {model.cell!r}: a first token reads no other"
@@ -83,12 +84,12 @@ def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig
     require(head.pooling != 'first', 'head.pooling', head.pooling, allowed)
     for field, limit in model.position_tables.items():
         if field == 'model.location_length' or field.startswith('model.attention'):
-            allowed = f'at most {field} {limit}, whose table the layers over sentences read, too'
+            allowed = f'at most {field} {limit}, the size of a table that sentence layers also read'
             require(examples.sentences <= limit, 'examples.sentences', examples.sentences, allowed)
 
 
 def check_sentence_rows(examples: ExamplesConfig, model: ModelConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where rows cannot be lists of sentences."""
+    """Raises InputError where texts cannot be split into sentences with this problem, model or mesh."""
     reason = f'with examples.sentences {examples.sentences}'
     if examples.problem not in ONE_TEXT:
         raise InputError(
@@ -96,7 +97,7 @@ def check_sentence_rows(examples: ExamplesConfig, model: ModelConfig, mesh: Mesh
         )
     require(not examples.text_pair, 'examples.text_pair', examples.text_pair, f"'' {reason}: rows are of one text")
     is_free = not model.reads_length
-    require(is_free, 'model.attention', model.attention, f'one that does not read the length of a row {reason}')
+    require(is_free, 'model.attention', model.attention, f'one that does not depend on the length of a row {reason}')
     require(mesh.sequence == 1, 'mesh.sequence', mesh.sequence, f'1 {reason}, whose rows are short')
     fits = model.positions == 'none' or model.width % 2 == 0
     require(fits, 'model.width', model.width, f'even {reason} and positions')

@@ -1,10 +1,10 @@
-"""Parses JSON from files of unknown origin, with one kind of error whatever is wrong with them."""
+"""Parses JSON from files of unknown origin; every fault of a file becomes a ValueError with a plain message."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-FAULTS = {  # what Python's parser says -> in plain words
+FAULTS = {  # message of Python's parser -> plain words
     'Expecting value': 'a value is missing',
     "Expecting ',' delimiter": 'a comma or a closing bracket is missing',
     "Expecting ':' delimiter": 'a colon is missing',
@@ -18,11 +18,11 @@ FAULTS = {  # what Python's parser says -> in plain words
 
 
 def read_json_file(path: Path) -> Any:
-    """The value of a JSON file.
+    """Returns the value of a JSON file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: as `parse_json`, or it is a device or a pipe, which may have no end.
+        OSError: the file cannot be read.
+        ValueError: as `parse_json`, or the path is a device or a pipe, which may never end.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ValueError('not a file')
@@ -30,11 +30,11 @@ def read_json_file(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Returns the value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, not UTF-8, nested more deeply than Python reads, or has a number of thousands of
-            digits; says which in plain words, and where.
+        ValueError: the text is no JSON, is not UTF-8, is nested too deeply for Python, or has a number of thousands of
+            digits. The message names the fault and its position.
     """
     try:
         return json.loads(text)

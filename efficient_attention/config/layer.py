@@ -1,4 +1,4 @@
-"""The fields of one transformer layer, with their checks; `ModelConfig` adds those of a whole model."""
+"""The config fields of one transformer layer and their checks; `ModelConfig` adds the fields of a whole model."""
 
 import dataclasses
 import functools
@@ -15,18 +15,18 @@ from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read
 from efficient_attention.errors import InputError, require
 from efficient_attention.recurrence.cells import CELLS
 
-WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # which any mechanism serves
+WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # backends that compute every mechanism
 RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
-BUCKETED = ('t5', 'tupe_r')  # of `relative`: those with a table by the distance of query and key
-UNTIED = ('tupe', 'tupe_r')  # of `relative`: those with a product of positions beside that of contents
-BIASES = ('none', 'alibi', 't5')  # of `relative`: those that a sum with any logits makes sense of
+BUCKETED = ('t5', 'tupe_r')  # values of `relative` with a table over bucketed distances between query and key
+UNTIED = ('tupe', 'tupe_r')  # values of `relative` that add a product of positions to the product of contents
+BIASES = ('none', 'alibi', 't5')  # values of `relative` that add a bias to logits of any score
 SCORES = ('dot', 'general', 'additive', 'location')
-UNSCALED = ('additive', 'location')  # which 1 / sqrt(K) does not multiply
-# Fields that need the score 'dot', with the value that each must have under any other score.
+UNSCALED = ('additive', 'location')  # scores that 1 / sqrt(K) does not multiply
+# Fields that need score 'dot'; with any other score they must have these values.
 DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
 ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')
-# Fields of the feed-forward sub-layer, with the values that they must have without it; its width: 4 x width.
+# Fields of the feed-forward sub-layer, with the values that they must have without it; its width must be 4 x width.
 OF_FEED_FORWARD: dict[str, Any] = {
     'feed_forward_chunk': 0,
     'feed_forward_bias': True,
@@ -44,139 +44,149 @@ NORMS = ('post', 'pre', 'none')
 NORM_KINDS = ('layer', 'rms')
 KERNEL_INITS = ('fixed', 'fan_in')
 DTYPES = ('float32', 'bfloat16')
-KINDS = 'kinds'  # key of a field's metadata: the values of `relative` that read it; all where it is missing
+KINDS = 'kinds'  # key of a field's metadata: the values of `relative` that read the field; without the key, all do
 
 
 def read_with(*kinds: str, default: Any) -> Any:
-    """A dataclass field that these kinds of relative attention alone read; with others it must have its default."""
+    """Returns a dataclass field that only these values of `relative` read; other values require its default."""
     return dataclasses.field(default=default, metadata={KINDS: kinds})
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-    """The sub-layers of a layer and their numerics.
+    """Sub-layers of one layer, their sizes and their numerics.
 
-    Defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code). Each group of fields has its
+    The defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code). Each group of fields has its
     checks in a method below, in the same order.
 
-    Scores: 'dot' q k, 'general' q W k (Luong et al. 2015, arXiv 1508.04025, equation 8), 'additive' v tanh(q + k)
-    (Bahdanau et al. 2014, arXiv 1409.0473), 'location' q t of a learned vector t for each key position (Luong,
-    equation 9).
+    Scores: 'dot' is q k. 'general' is q W k (Luong et al. 2015, arXiv 1508.04025, equation 8). 'additive' is
+    v tanh(q + k) (Bahdanau et al. 2014, arXiv 1409.0473). 'location' is q t, with a learned vector t per key position
+    (Luong, equation 9).
 
     Raises:
-        InputError: a field is out of range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
     # -- Attention --
 
-    width: int = 128  # D
-    heads: int = 2  # H
-    head_width: int = 0  # K; 0 = width / heads
-    # a mechanism's text form, or several with ';', which the layers take in turn
+    width: int = 128  # D, the width of hidden states
+    heads: int = 2  # H, the number of attention heads
+    head_width: int = 0  # K, the width of a head; 0 = width / heads
+    # text form of an attention mechanism; layers alternate between several mechanisms, separated by ';'
     attention: str = marked(EXPORTED, default='full')
-    # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
+    # how attention is computed: 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
-    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, slots (linformer,
-    # induced), a window by positions, a distribution such as entmax over these, or places that tokens predict, local_p
+    # the decoder's attention to the encoder: full, favor or linear attention; compressed keys (linformer, induced); a
+    # window by positions; a distribution such as entmax over these; or local_p, with positions predicted per token
     cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
-    scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
-    shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
-    # most tokens of a row that data may mark as global; above 0 adds their projections
+    scaled_logits: bool = True  # multiply products of queries and keys by 1 / sqrt(K); T5 does not
+    shared_qk: bool = False  # one projection for queries and keys, and keys of unit length; LSH needs it
+    # most tokens per row that data may mark as global; above 0 adds separate projections for global tokens
     global_tokens: int = read_by('fine_tuning', default=0, marks=(EXPORTED,))
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
-    attention_dropout_rate: float = 0.1  # on attention weights
+    attention_dropout_rate: float = 0.1  # dropout of the attention weights
 
     # -- Relative positions in attention --
 
-    # What positions add to the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'.
+    # how relative positions change the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'
     relative: str = 'none'
-    # rows of the table of 't5' and 'tupe_r'; both directions share them in an encoder
+    # rows in the table of 't5' and 'tupe_r'; an encoder uses half of them per direction
     relative_buckets: int = read_with(*BUCKETED, default=32)
-    relative_max_distance: int = read_with(*BUCKETED, default=128)  # positions from which on all distances share a row
-    # of 'transformer_xl': one u and v for all layers, or one for each
+    relative_max_distance: int = read_with(
+        *BUCKETED, default=128
+    )  # positions; all distances from here on share one row
+    # of 'transformer_xl': one pair of biases u and v for all layers, or one pair per layer
     relative_shared_biases: bool = read_with('transformer_xl', default=True)
-    # of 'transformer_xl': positions from which on all distances count as this one; 0 = none
+    # of 'transformer_xl': larger distances count as this one, in positions; 0 = no limit
     clamp_length: int = read_with('transformer_xl', default=0)
-    same_length: bool = False  # with memory: each token reads M keys, itself among them, not M and its whole segment
-    # 'tupe', 'tupe_r': [CLS], an encoder's position 0, has learned terms in place of positions
+    # with memory: each token attends to M keys, itself included, instead of M memory positions plus its segment so far
+    same_length: bool = False
+    # of 'tupe' and 'tupe_r': [CLS], position 0 of an encoder, has learned terms instead of position terms
     relative_cls_reset: bool = read_with(*UNTIED, default=True)
 
     # -- How queries and keys are compared, in all attentions of the model --
 
-    # 'dot' | 'general' | 'additive' | 'location'; the first two times 1 / sqrt(K) with `scaled_logits`
+    # 'dot' | 'general' | 'additive' | 'location'; 1 / sqrt(K) scales 'dot' and 'general' with `scaled_logits`
     score: str = 'dot'
-    location_length: int = 512  # key positions that have a vector of 'location'
-    # factor of the gradient of what a sampled cross-attention draws; 1 = that of the expected loss
+    location_length: int = 512  # key positions that have a learned vector for the score 'location'
+    # factor of the REINFORCE gradient of sampled cross-attention; 1 = the gradient of the expected loss
     reinforce_weight: float = 1.0
 
     # -- Feed-forward sub-layer --
 
-    feed_forward: bool = True  # False = layers have no such sub-layer
-    feed_forward_width: int = 0  # F; 0 = 4 x width
-    # positions computed at a time in the feed-forward layer; 0 = all at once
+    feed_forward: bool = True  # False = layers without a feed-forward sub-layer
+    feed_forward_width: int = 0  # F, the width of the feed-forward layer; 0 = 4 x width
+    # positions that the feed-forward layer computes at a time; 0 = all at once
     feed_forward_chunk: int = marked(EXPORTED, default=0)
     feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
-    feed_forward_gate: bool = False  # activation(x W_gate) * x W_up in place of activation(x W_up) (T5 1.1)
-    feed_forward_dropout_rate: float = 0.0  # on the activations between its two products (T5, BART)
+    feed_forward_gate: bool = False  # activation(x W_gate) * x W_up instead of activation(x W_up) (T5 1.1)
+    feed_forward_dropout_rate: float = 0.0  # dropout of the hidden activations (T5, BART)
     # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu', called swish (Marian)
     activation: str = 'gelu_tanh'
 
-    # -- Recurrent sub-layer, in the place of self-attention --
+    # -- Recurrent sub-layer, in place of self-attention --
 
-    # 'none' = layers mix positions by attention | 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2' = by a recurrent cell
+    # 'none' = layers mix positions by attention; or a recurrent cell: 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2'
     cell: str = 'none'
-    bidirectional: bool = False  # of an encoder: a second cell reads the row from its end
-    # of both directions: each has a stack of its own over its half of the width and never reads the other's states, so
-    # that a language model may have both (ELMo)
+    bidirectional: bool = False  # in an encoder: a second cell reads each row backwards
+    # separate stacks per direction, each over half of the width, which never exchange states. So a language model may
+    # have both directions (ELMo)
     directions_apart: bool = read_by('language_modelling', 'fine_tuning', default=False)
-    # U of each direction; 0 = the width, or half of it in each of two. Where all are not the width, a matrix maps them
+    # U, the width of the state per direction; 0 = the width, or half of it with two directions. If the states of all
+    # directions together do not have the width, a learned matrix maps them to it
     state_width: int = 0
-    state_dropout_rate: float = 0.0  # on the state, one mask for all positions of a row (Gal & Ghahramani 2016)
-    # positions whose products and states are kept for gradients at a time, the others computed again; 0 = of all
+    # dropout of the state, with one mask for all positions of a row (Gal & Ghahramani 2016)
+    state_dropout_rate: float = 0.0
+    # positions whose products and states are stored for gradients at a time; others are recomputed; 0 = store all
     recurrent_chunk: int = marked(CHANGEABLE, default=0)
 
-    # -- What a decoder of recurrent layers knows of its source --
+    # -- How a decoder of recurrent layers reads the source --
 
-    # 'layers' = a cross-attention in every layer | 'state' = nothing but the first states | 'before' = one attention
-    # asked by the last layer's state before a step, whose cells read what it gives (Bahdanau et al. 2014) | 'after' =
-    # one asked by what the last layer gives after it, joined with that for the output layer (Luong et al. 2015)
+    # 'layers' = cross-attention in every layer | 'state' = only the initial state | 'before' = one attention whose
+    # query is the previous state of the last layer and whose result the cells read (Bahdanau et al. 2014) | 'after' =
+    # one attention whose query is the last layer's output, joined with its result for the output layer (Luong et al.
+    # 2015)
     source_reading: str = read_by('text_to_text', default='layers')
-    # of 'after': the first layer also reads what was joined at the position before
+    # of 'after': the first layer also reads the joined vector of the previous position
     input_feeding: bool = read_by('text_to_text', default=False)
-    # of the decoder: 'zeros' | the encoder's last states, layer by layer: 'copy' = as they are | 'map' = tanh of a
-    # learned map of all directions' | 'map_backward' = of the backward direction's alone (Bahdanau et al. 2014)
+    # initial states of the decoder: 'zeros', or from the encoder's last states, layer by layer: 'copy' = unchanged |
+    # 'map' = tanh of a learned map of all directions | 'map_backward' = of the backward direction only (Bahdanau et
+    # al. 2014)
     initial_state: str = read_by('text_to_text', default='zeros')
-    # 'maxout' = what goes to the output layer is the larger of each pair of a map's results, from the last layer's
-    # vector, the embedding of the word before and what attention gave (Bahdanau et al. 2014)
+    # 'maxout' = the output layer reads the maximum of each pair of features. The features are a learned map of the
+    # last layer's vector, the previous word's embedding and the attention result (Bahdanau et al. 2014)
     readout: str = read_by('text_to_text', default='none')
 
-    # -- What becomes of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
+    # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
 
-    # 'none' = they are forgotten | they go on in fewer slots: 'convolution' = learned, its kernel as wide as its stride
-    # | 'mean' | 'max' = pooled
+    # 'none' = drop old tokens | compress them to fewer positions: 'convolution' = learned, kernel as wide as its
+    # stride | 'mean' | 'max' = pooling
     compression: str = read_by('language_modelling', default='none')
-    # slots of each layer's compressed memory, in front of its memory; one is a position, as a token is
+    # positions of each layer's compressed memory, before its memory; each counts as one position
     compressed_length: int = read_by('language_modelling', default=0)
-    compression_rate: int = read_by('language_modelling', default=4)  # tokens that become one slot
-    # of 'convolution': the factor of its loss, how far attention to its slots is from attention to the tokens
+    compression_rate: int = read_by('language_modelling', default=4)  # tokens per compressed position
+    # of 'convolution': weight of its auxiliary loss, the difference between attention to compressed positions and
+    # attention to the original tokens
     reconstruction_weight: float = read_by('language_modelling', default=0.0)
 
-    # -- Residual sums, norms, initial values, numbers --
+    # -- Residual connections, norms, initial values, dtypes --
 
-    # normalise after the residual sum ('post', BERT), before each sub-layer ('pre'), or nowhere in the layers ('none')
+    # position of the norms: 'post' = after the residual sum (BERT) | 'pre' = before each sub-layer | 'none' = no norms
+    # in the layers
     norm: str = 'post'
-    residual: bool = True  # add a sub-layer's input to its output; stacked cells of the first papers do not
-    # 'layer' normalisation | 'rms' = division by the root of the mean square alone (T5)
+    residual: bool = True  # add a sub-layer's input to its output; early papers on stacked cells do not
+    # 'layer' = layer normalisation | 'rms' = division by the root mean square (T5)
     norm_kind: str = 'layer'
     norm_epsilon: float = 1e-12  # added to the variance
-    dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings
-    final_dropout: bool = False  # dropout after a pre-norm stack's last norm too (T5)
-    # standard deviation of the truncated normal that weights start from; with kernel_init 'fan_in' of tables alone
+    dropout_rate: float = 0.1  # dropout of each sub-layer's output and of the embeddings
+    final_dropout: bool = False  # dropout after the final norm of a pre-norm stack, too (T5)
+    # standard deviation of the truncated normal of initial weights; with kernel_init 'fan_in' only of tables
     init_std: float = 0.02
-    # of matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs), of queries without scaled_logits 1 / sqrt(inputs K)
+    # initial deviation of matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs), but 1 / sqrt(inputs K) for
+    # queries without scaled_logits
     kernel_init: str = 'fixed'
-    # of activations and matrix products; parameters and statistics are always float32
+    # dtype of activations and matrix products; parameters and statistics are always float32
     dtype: str = marked(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
@@ -191,45 +201,45 @@ class LayerConfig:
 
     @functools.cached_property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The mechanisms that layers take in turn, parsed once."""
+        """Returns the parsed mechanisms between which the layers alternate."""
         return tuple(parse_mechanism(text) for text in self.attention.split(';'))
 
     @functools.cached_property
     def cross_mechanism(self) -> Mechanism:
-        """The mechanism of all layers' cross-attention."""
+        """Returns the mechanism of the cross-attention, which all layers share."""
         return parse_mechanism(self.cross_attention)
 
     @property
     def logit_scale(self) -> float:
-        """What products of queries and keys are multiplied by beside attention's 1 / sqrt(K)."""
+        """Returns the factor on products of queries and keys, in addition to attention's 1 / sqrt(K)."""
         return 1.0 if self.scaled_logits else math.sqrt(self.head_width)
 
     @property
     def query_scale(self) -> float:
-        """What queries are multiplied by beside attention's 1 / sqrt(K).
+        """Returns the factor on queries, in addition to attention's 1 / sqrt(K).
 
-        Untied positions add a second product to the logits and halve both variances (Ke et al. 2020, equation 7).
+        Untied positions add a second product to the logits and so halve both variances (Ke et al. 2020, equation 7).
         """
         return self.logit_scale * math.sqrt(0.5) if self.relative in UNTIED else self.logit_scale
 
     @property
     def reads_length(self) -> bool:
-        """Whether padding at the end of a row may change what its tokens read."""
+        """Whether padding at the end of a row may change the attention of its tokens."""
         return any(mechanism.reads.by_length for mechanism in self.mechanisms)
 
     @property
     def units(self) -> int:
-        """The width of a recurrent state, U, of each direction."""
+        """Returns U, the width of the recurrent state of one direction."""
         return self.state_width or self.width // (1 + self.bidirectional)
 
     @property
     def is_stepwise(self) -> bool:
-        """Whether what a decoder's first layer reads at a position depends on what was made of the one before."""
+        """Whether the first decoder layer's input at a position depends on outputs at the previous position."""
         return self.source_reading == 'before' or self.input_feeding
 
     @property
     def compute_dtype(self) -> jnp.dtype:
-        """The dtype of activations and matrix products."""
+        """Returns the dtype of activations and matrix products."""
         return jnp.dtype(self.dtype)
 
     def _check_attention(self) -> None:
@@ -261,25 +271,25 @@ class LayerConfig:
         learning = [one for one in self.mechanisms if one.learned_operands(self.heads, self.head_width)]
         if learning and len(self.mechanisms) > 1:
             raise InputError(
-                f'model.attention {self.attention!r}: {learning[0].name} learns arrays of its own, and layers that '
-                'take mechanisms in turn are made alike; let it be the only one'
+                f'model.attention {self.attention!r}: {learning[0].name} learns arrays, and '
+                'layers that alternate between mechanisms must have the same parameters; use it as the only mechanism'
             )
         operands = self.cross_mechanism.learned_operands(self.heads, self.head_width)
         if any(operand.is_shared for operand in operands.values()):
             raise InputError(
-                f'model.cross_attention {self.cross_attention!r}: arrays that all layers share are served in '
-                'model.attention alone'
+                f'model.cross_attention {self.cross_attention!r}: arrays that all layers share work '
+                'only in model.attention'
             )
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
         if mechanism.draws.in_training:
             raise InputError(
-                f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
-                'sampled=True out here'
+                f'model.attention {self.attention!r} samples keys, which only model.cross_attention can be trained '
+                'with; remove sampled=True here'
             )
         if not mechanism.reads.own_row:
             raise InputError(
-                f'model.attention {self.attention!r} predicts places in another sequence: use it as '
+                f'model.attention {self.attention!r} predicts positions in another sequence: use it as '
                 'model.cross_attention, and window(w) here'
             )
         mechanism.check_heads(self.heads)
@@ -290,7 +300,10 @@ class LayerConfig:
             name = type(mechanism).__name__
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
         if not self.scaled_logits and mechanism.needs.shared_qk:
-            raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
+            raise InputError(
+                f'model.scaled_logits is False; it must be True with model.attention {self.attention!r}, which makes '
+                'keys of unit length'
+            )
 
     def _check_compared(self, mechanism: Mechanism) -> None:
         if mechanism.reads.queries and mechanism.reads.keys:
@@ -308,7 +321,7 @@ class LayerConfig:
         backend = self.attention_backend
         if backend not in WITHOUT_BACKENDS and not mechanism.form.has_backends:
             raise InputError(
-                f'model.attention_backend {backend!r} executes softmax, and {field} {text!r} has one fast form; use '
+                f'model.attention_backend {backend!r} works only with softmax attention; for {field} {text!r} use '
                 f'{", ".join(WITHOUT_BACKENDS)}'
             )
 
@@ -441,7 +454,7 @@ class LayerConfig:
         check_one_of('model.dtype', self.dtype, DTYPES)
 
     def _check_defaults(self, names: tuple[str, ...], reader: str) -> None:
-        """Raises InputError where one of these fields has a value, and the field that has them read is not set."""
+        """Raises InputError where a field differs from its default although the field `reader` leaves it unused."""
         for name in names:
             value, default = getattr(self, name), getattr(LayerConfig, name)
             require(value == default, f'model.{name}', value, f'{default!r} without {reader}')

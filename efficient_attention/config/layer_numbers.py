@@ -1,4 +1,4 @@
-"""Lists of layers as text, counted from 1: those that a student is made of, and those that it learns from."""
+"""Parses lists of layer numbers such as '2,3,5,6', for `train.start_layers` and `distill.layers`; counted from 1."""
 
 import re
 
@@ -8,12 +8,12 @@ LIST = re.compile(r'\s*\d+\s*(,\s*\d+\s*)*')
 
 
 def is_layer_list(text: str) -> bool:
-    """Whether a text is numbers with commas."""
+    """Whether a text is a list of whole numbers, separated by commas."""
     return LIST.fullmatch(text) is not None
 
 
 def layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
-    """The numbers of a list such as '2,3,5,6', each from 1 to `layers`; raises InputError, naming the field."""
+    """Returns the numbers of a list such as '2,3,5,6'; raises InputError for a number outside 1 to `layers`."""
     numbers = tuple(int(part) for part in text.split(',')) if is_layer_list(text) else ()
     if not numbers or not all(1 <= number <= layers for number in numbers):
         raise InputError(f'{field} is {text!r}; it must be numbers from 1 to {layers} with commas')
@@ -21,15 +21,15 @@ def layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
 
 
 def mapped_layers(text: str, students: int, teachers: int) -> dict[int, int]:
-    """The teacher's layer for each layer of a student that learns from one, both counted from 1.
+    """Returns student layer -> teacher layer for each student layer that is distilled; both counted from 1.
 
     Args:
         text: `distill.layers`.
-        students: M, the student's layers.
-        teachers: N, the teacher's.
+        students: M, number of student layers.
+        teachers: N, number of teacher layers.
 
     Raises:
-        InputError: 'uniform' does not divide, or a list is not as long as the student has layers.
+        InputError: with 'uniform', N is not a multiple of M; or the length of a list is not M.
     """
     if text == 'last':
         return {students: teachers}
@@ -47,5 +47,5 @@ def mapped_layers(text: str, students: int, teachers: int) -> dict[int, int]:
 
 
 def spread(students: int, teachers: int) -> list[int]:
-    """Layers of the teacher about evenly apart, the last one among them."""
+    """Returns layer numbers of the teacher at about equal distances; the last layer is always included."""
     return [max(1, round(number * teachers / students)) for number in range(1, students + 1)]

@@ -1,8 +1,8 @@
-"""A model's whole config: the fields of its layers, its embeddings, its output and its stack of layers.
+"""The config of a whole model: its layers, embeddings, output and stack of layers.
 
-All fields of a model stand on one level, so that each has one flat name: on the command line (`--config.model.width`),
-in config.json and in code (`config.width`). Those of one layer are in `LayerConfig`, and the others here. The functions
-below the class check what a run asks of its model: a memory, rows of several texts, recurrent layers, sampled keys.
+All fields of a model are on one level, so each has one flat name: on the command line (`--config.model.width`), in
+config.json and in code (`config.width`). `LayerConfig` defines the fields of one layer, this file all others. The
+functions below the class check requirements of a run: memory, packed rows, recurrent layers, sampled keys.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ from efficient_attention.config.layer import UNTIED, LayerConfig
 from efficient_attention.errors import InputError, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
-OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}  # and their values with other positions
-DECODING = ('language_modelling', 'text_to_text')  # the tasks whose models have a decoder
-ENCODING = ('pretraining', 'fine_tuning')  # the tasks whose models are an encoder alone
+OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}  # required values with other positions
+DECODING = ('language_modelling', 'text_to_text')  # tasks whose models have a decoder
+ENCODING = ('pretraining', 'fine_tuning')  # tasks whose models are only an encoder
 QUANTIZATIONS = ('none', 'int8', 'int8_weights')
 RANK_KINDS = ('query', 'key', 'value', 'out', 'gate', 'up', 'down', 'token')
 RANK_ENTRY = re.compile(r'(\w+)=([1-9]\d*)')
-MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
+MOST_LAYERS = 2**16  # far above any model; `layer_numbers` has one entry per layer
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
-# What a recurrent model must have: the first in any, the second too where its decoder has no cross-attention.
+# Required values in recurrent models: the first dict always, the second one only if the decoder has no cross-attention.
 OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
 OF_ATTENTION: dict[str, Any] = {
     'heads': 2,
@@ -45,91 +45,91 @@ OF_ATTENTION |= {'cross_attention': 'full', 'reinforce_weight': 1.0}
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(LayerConfig):
-    """An encoder, a decoder, or both: their layers, embeddings and output.
+    """A model: an encoder, a decoder, or both, with layers, embeddings and output.
 
     Each group of fields has its checks in a method below.
 
     Raises:
-        InputError: a field is out of range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
     # -- Tables of tokens, positions and token types below the first layer --
 
-    vocab_size: int = 4096  # V
-    max_length: int = 512  # rows of the learned position table, and of that of 'tupe'
-    position_offset: int = 0  # rows of the learned table before that of position 0, which nobody reads (RoBERTa: 2)
-    # rows of the token type table; 0 = none
+    vocab_size: int = 4096  # V, the number of tokens
+    max_length: int = 512  # rows of the learned position table, and of the position table of 'tupe'
+    position_offset: int = 0  # unused rows at the start of the learned position table (RoBERTa: 2)
+    # rows of the token type table; 0 = no table
     token_types: int = read_by(*ENCODING, default=2, unread=0)
     embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
     positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
-    axial_shape: tuple[int, ...] = ()  # positions along each axis of 'axial'; their product is the length
-    axial_widths: tuple[int, ...] = ()  # features of each axis, E in all
+    axial_shape: tuple[int, ...] = ()  # positions along each axis of 'axial'; their product is the row length
+    axial_widths: tuple[int, ...] = ()  # features of each axis; their sum is E
     axial_sum: bool = False  # add the axes' vectors, each of width E, instead of joining them (Sparse Transformer)
     embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
-    # one token table for both stacks of an encoder-decoder
+    # encoder and decoder share one token table
     shared_table: bool = read_by('text_to_text', default=True)
-    embedding_scale: bool = False  # token vectors times sqrt(width) (Transformer-XL)
+    embedding_scale: bool = False  # multiply token vectors by sqrt(width) (Transformer-XL)
 
     # -- A decoder's softmax over words, and its loss --
 
-    # the vocabulary of an encoder-decoder's decoder; 0 = `vocab_size`, the encoder's
+    # vocabulary size of an encoder-decoder's decoder; 0 = `vocab_size`, as the encoder
     target_vocab_size: int = read_by('text_to_text', default=0)
-    # a decoder's logits from the token table, or from a dense layer of their own
+    # the decoder's logits come from the token table; False = from a separate dense layer
     tied_output: bool = read_by(*DECODING, default=True)
-    # a tied output's vectors times 1 / sqrt(width) (T5)
+    # multiply the input of a tied output by 1 / sqrt(width) (T5)
     output_scale: bool = read_by(*DECODING, default=False)
-    # a bias for each word with a tied or an adaptive output; the dense layer has one by `dense_output_bias`
+    # one bias per word of a tied or an adaptive output; `dense_output_bias` sets the bias of a dense output layer
     output_bias: bool = read_by(*DECODING, default=False)
-    dense_output_bias: bool = read_by(*DECODING, default=True)  # of an output that is neither tied nor adaptive
-    # first ids of the tail clusters of a decoder's softmax; () = one softmax
+    dense_output_bias: bool = read_by(*DECODING, default=True)  # bias of an output neither tied nor adaptive
+    # first ids of the tail clusters of a decoder's adaptive softmax; () = one softmax
     adaptive_cutoffs: tuple[int, ...] = read_by(*DECODING, default=())
     adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
-    # positions of each row whose logits a decoder's loss holds at a time; 0 = all at once
+    # positions per row whose logits the decoder's loss has in memory at a time; 0 = all at once
     loss_chunk: int = read_by(*DECODING, default=0, marks=(EXPORTED,))
 
-    # -- Layers that differ in size, as pruning leaves them --
+    # -- Layers of different sizes, as structured pruning leaves them --
 
-    # heads of each layer (of sharing 'all' of the one), such as (4, 0, 12), each as wide as before; () = `heads`
+    # heads per layer, such as (4, 0, 12), each of unchanged width; one number with sharing 'all'; () = `heads`
     layer_heads: tuple[int, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
-    # likewise its feed-forward units; () = `feed_forward_width`
+    # feed-forward units per layer, likewise; () = `feed_forward_width`
     layer_units: tuple[int, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
 
-    # -- Layers that compute with 8-bit integers --
+    # -- Quantization to 8-bit integers --
 
-    # 'int8' = the kernels of dense layers by output, tables by row, and what dense layers read by token |
-    # 'int8_weights' = kernels and tables alone | 'none'. Norms, biases, the products of attention and the last dense
-    # layer stay float
+    # 'int8' = kernels of dense layers (scale per output), tables (per row) and inputs of dense layers (per token) |
+    # 'int8_weights' = only kernels and tables | 'none'. Norms, biases, products of attention and the last dense layer
+    # are always float
     quantization: str = read_by(*ENCODING, default='none', marks=(EXPORTED,))
-    # regexes in the paths of layers that stay float too, such as 'feed_forward/down' or 'embeddings/position'
+    # regexes: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
     float_layers: tuple[str, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
 
-    # -- Kernels that are products of two --
+    # -- Low-rank factorisation of kernels --
 
-    # such as ('up=96', 'token=64'): kernels [I, O] of a kind as the product of [I, r] and [r, O] in all layers, the
-    # token table as that of [V, r] and [r, E]; where the two have no fewer numbers it stays whole
+    # for example ('up=96', 'token=64'): in all layers, each kernel [I, O] of a kind is a product of [I, r] and [r, O];
+    # the token table is a product of [V, r] and [r, E]. A kernel stays whole if its factors have no fewer parameters
     ranks: tuple[str, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- The stack of layers --
 
-    layers: int = 2  # N
+    layers: int = 2  # N, the number of layers
     sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
-    layer_groups: int = 1  # of sharing 'all': parts of the stack, each of which shares layers of its own
-    inner_layers: int = 1  # of sharing 'all': different layers that a part applies in turn, again and again
-    # 'plain' | 'reversible' = two streams, whose activations the backward pass recovers (Reformer)
+    layer_groups: int = 1  # of sharing 'all': groups of consecutive layers; only layers of one group share parameters
+    inner_layers: int = 1  # of sharing 'all': different layers that a group applies in turn, repeatedly
+    # 'plain' | 'reversible' = two streams, whose activations the backward pass recomputes (Reformer)
     stack: str = 'plain'
-    # layers of an encoder-decoder's decoder, which has the encoder's sizes and choices; 0 = there is no such decoder
+    # layers of an encoder-decoder's decoder, which otherwise has the encoder's fields; 0 = no such decoder
     decoder_layers: int = read_by('text_to_text', default=0)
-    # its mechanisms, each causal
+    # the decoder's self-attention mechanisms, all causal
     decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
-    # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
+    # what the backward pass recomputes in a layer: 'none' | 'full' = everything | 'dots' = all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
-    # tokens before a segment whose layer inputs a decoder keeps and reads again (M); with `cell` only 0 or 1: 1 =
-    # the recurrent state is carried from segment to segment
+    # M: tokens before a segment whose layer inputs a decoder stores and attends to. With `cell` only 0 or 1; 1 = pass
+    # the recurrent state from segment to segment
     memory_length: int = read_by('language_modelling', default=0)
-    attention_seed: int = marked(EXPORTED, default=0)  # of what LSH and FAVOR draw
-    # training steps that share one draw; 0 = one draw for the whole run
+    attention_seed: int = marked(EXPORTED, default=0)  # seed of the random arrays of LSH and FAVOR
+    # training steps that share one sample of these arrays; 0 = one sample for the whole run
     attention_redraw_steps: int = marked(EXPORTED, default=1)
-    # layers unrolled in one step of the scan; more is faster to run and slower to compile
+    # layers unrolled per step of the scan over layers; more run faster and compile slower
     scan_unroll: int = marked(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
@@ -142,12 +142,12 @@ class ModelConfig(LayerConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """How many positions the model has a place for; None where any number of them."""
+        """Returns the number of positions that the model supports; None if there is no limit."""
         return min(self.position_tables.values(), default=None)
 
     @property
     def position_tables(self) -> dict[str, int]:
-        """How many positions each table of positions has, by its field or fields."""
+        """Returns config field -> number of positions, for each table or mechanism that limits positions."""
         tables: dict[str, int] = {}
         if self.positions == 'axial':
             tables['model.axial_shape'] = math.prod(self.axial_shape)
@@ -157,22 +157,22 @@ class ModelConfig(LayerConfig):
             if one.needs.longest:
                 field = f'model.attention {one.name}'
                 tables[field] = min(tables.get(field, one.needs.longest), one.needs.longest)
-        if (cross := self.cross_mechanism).needs.longest and cross.needs.positions:  # else it bounds keys alone
+        if (cross := self.cross_mechanism).needs.longest and cross.needs.positions:  # else it limits only keys
             tables[f'model.cross_attention {cross.name}'] = cross.needs.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     @property
     def is_uneven(self) -> bool:
-        """Whether layers have numbers of heads or units of their own."""
+        """Whether `layer_heads` or `layer_units` gives layers different sizes."""
         return bool(self.layer_heads or self.layer_units)
 
     @property
     def ranks_by_kind(self) -> tuple[tuple[str, int], ...]:
-        """Each entry's kind and rank."""
+        """Returns the kind and the rank of each entry of `ranks`."""
         return tuple((entry.split('=')[0], int(entry.split('=')[1])) for entry in self.ranks)
 
     def sides(self, kind: str) -> tuple[int, int]:
-        """The inputs and outputs of a kernel of a kind, of the token table its rows and their width."""
+        """Returns the inputs and outputs of a kind of kernel; for 'token' the rows and width of the token table."""
         inner = self.heads * self.head_width
         if kind == 'token':
             return self.vocab_size, self.embedding_width
@@ -180,13 +180,13 @@ class ModelConfig(LayerConfig):
         return (wide, self.width) if kind in ('out', 'down') else (self.width, wide)
 
     def rank_of(self, kind: str, inputs: int, outputs: int) -> int:
-        """The rank of a kernel of this shape; 0 where it is whole."""
+        """Returns the rank of a kernel of this kind and shape; 0 = the kernel is not factorised."""
         rank = dict(self.ranks_by_kind).get(kind, 0)
         return rank if rank * (inputs + outputs) < inputs * outputs else 0
 
     @functools.cached_property
     def encoder(self) -> 'ModelConfig':
-        """The config of an encoder-decoder's encoder."""
+        """Returns the config of an encoder-decoder's encoder."""
         return dataclasses.replace(
             self,
             decoder_layers=0,
@@ -198,9 +198,9 @@ class ModelConfig(LayerConfig):
 
     @functools.cached_property
     def decoder(self) -> 'ModelConfig':
-        """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there.
+        """Returns the config of an encoder-decoder's decoder; its `attention` is this config's `decoder_attention`.
 
-        Its recurrent layers have one direction.
+        The decoder's recurrent layers have one direction.
         """
         if not self.decoder_layers:
             raise InputError('model.decoder_layers is 0; an encoder-decoder has at least 1')
@@ -217,20 +217,20 @@ class ModelConfig(LayerConfig):
 
     @property
     def source_limit(self) -> int | None:
-        """The longest source of an encoder-decoder: of its encoder's positions and its cross-attention's keys."""
+        """Returns the longest source of an encoder-decoder, limited by encoder positions and cross-attention keys."""
         limits = self.encoder.position_limit, self.cross_mechanism.needs.longest
         return min((limit for limit in limits if limit), default=None)
 
     @property
     def is_stacked(self) -> bool:
-        """Whether the stack has several layers' parameters, along a leading axis, or one layer's for all."""
+        """Whether parameters have a leading axis over layers; False if all layers share one layer's parameters."""
         return self.sharing == 'none' or self.layer_groups * self.inner_layers > 1
 
     @property
     def layer_numbers(self) -> tuple[int, ...]:
-        """Which of the stack's layers of parameters each of the N layers uses.
+        """Returns, for each of the N layers, the index of its parameters in the stack.
 
-        A group's share of the stack goes by ALBERT's released code, where the number of rounds need not divide.
+        The formula is from ALBERT's released code, which allows rounds that are no multiple of `layer_groups`.
         """
         if self.sharing == 'none':
             return tuple(range(self.layers))
@@ -248,7 +248,7 @@ class ModelConfig(LayerConfig):
         self._check_positions()
 
     def _check_positions(self) -> None:
-        """Raises InputError where the fields of positions do not fit together."""
+        """Raises InputError where the fields of position embeddings contradict each other."""
         offset = self.position_offset
         fits = 0 <= offset < self.max_length
         require(fits, 'model.position_offset', offset, f'0 or more and below model.max_length {self.max_length}')
@@ -285,7 +285,7 @@ class ModelConfig(LayerConfig):
         self._check_clusters()
 
     def _check_clusters(self) -> None:
-        """Raises InputError where the fields of the adaptive softmax do not fit one another."""
+        """Raises InputError where the fields of the adaptive softmax contradict each other."""
         cutoffs, divisor = self.adaptive_cutoffs, self.adaptive_divisor
         edges = (0, *cutoffs, self.vocab_size)
         require(
@@ -329,7 +329,7 @@ class ModelConfig(LayerConfig):
             most = min(self.sides(match[1]))
             require(int(match[2]) <= most, 'model.ranks', self.ranks, f'at most {most} of {match[1]}, its smaller side')
         kinds = [entry.split('=')[0] for entry in self.ranks]
-        require(len(set(kinds)) == len(kinds), 'model.ranks', self.ranks, 'one entry of a kind')
+        require(len(set(kinds)) == len(kinds), 'model.ranks', self.ranks, 'one entry per kind')
         missing = {'gate': not (self.feed_forward and self.feed_forward_gate), 'up': not self.feed_forward}
         missing['down'] = missing['up']
         for kind in kinds:
@@ -362,12 +362,14 @@ class ModelConfig(LayerConfig):
             self._check_two_stacks()
         if self.stack == 'reversible':
             require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
-            require(self.residual, 'model.residual', False, 'True in a reversible stack, which is made of its sums')
-            allowed = "'none' in a reversible stack, which keeps nothing"
+            require(
+                self.residual, 'model.residual', False, 'True in a reversible stack, which consists of residual sums'
+            )
+            allowed = "'none' in a reversible stack, which stores no activations"
             require(self.remat == 'none', 'model.remat', self.remat, allowed)
 
     def _check_groups(self) -> None:
-        """Raises InputError where the fields of shared layers do not fit together."""
+        """Raises InputError where the fields of parameter sharing contradict each other."""
         for name in ('layer_groups', 'inner_layers'):
             value = getattr(self, name)
             require(value >= 1, f'model.{name}', value, 'at least 1')
@@ -379,12 +381,12 @@ class ModelConfig(LayerConfig):
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
 
     def _check_uneven(self) -> None:
-        """Raises InputError where `layer_heads` or `layer_units` do not fit the layers, or are not served."""
-        count = 1 if self.sharing == 'all' else self.layers  # of layers with parameters of their own
+        """Raises InputError where `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
+        count = 1 if self.sharing == 'all' else self.layers  # layers with separate parameters
         asked = 'layer_heads' if self.layer_heads else 'layer_units'
         for name, most in (('layer_heads', self.heads), ('layer_units', self.feed_forward_width)):
             sizes = getattr(self, name)
-            allowed = f'{count} numbers from 0 to {most}, one for each layer with parameters of its own'
+            allowed = f'{count} numbers from 0 to {most}, one for each layer with separate parameters'
             fits = not sizes or (len(sizes) == count and all(0 <= size <= most for size in sizes))
             require(fits, f'model.{name}', sizes, allowed)
         if self.layer_units:
@@ -402,11 +404,11 @@ class ModelConfig(LayerConfig):
             allowed = 'a mechanism that is the same for every head, whatever their number, with model.layer_heads'
             require(not differs_by_head(self.mechanisms[0], self.heads), 'model.attention', self.attention, allowed)
         learned = self.mechanisms[0].learned_operands(self.heads, self.head_width)
-        allowed = f'a mechanism that learns no arrays of its own with model.{asked}'
+        allowed = f'a mechanism without learned arrays with model.{asked}'
         require(not learned, 'model.attention', self.attention, allowed)
 
     def _check_two_stacks(self) -> None:
-        """Raises InputError where an encoder-decoder's stacks do not fit how the one reads the other."""
+        """Raises InputError where encoder and decoder do not fit how the decoder reads the source."""
         value, bidirectional = self.initial_state, self.bidirectional
         if value != 'zeros':
             allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
@@ -427,19 +429,21 @@ class ModelConfig(LayerConfig):
 
 
 def differs_by_head(mechanism: Mechanism, heads: int) -> bool:
-    """Whether heads have patterns of their own, or draw at random for all of them together."""
+    """Whether heads have different patterns, or share one random sample that depends on the number of heads."""
     pattern = getattr(mechanism, 'pattern', None)
     forms = {pattern.for_head(head, heads) for head in range(heads)} if isinstance(pattern, Pattern) else set()
     return len(forms) > 1 or mechanism.draws.for_all_heads
 
 
 def check_decoder(config: ModelConfig) -> None:
-    """Raises InputError unless `decoder_attention` is causal and fits the decoder's layers; names that field."""
+    """Raises InputError unless `decoder_attention` is causal and valid in the decoder's layers; names that field."""
     texts = config.decoder_attention.split(';')
     try:
         mechanisms = config.decoder.mechanisms
     except (InputError, ValueError) as error:
-        raise InputError(f'model.decoder_attention {config.decoder_attention!r} does not serve: {error}') from None
+        raise InputError(
+            f'model.decoder_attention {config.decoder_attention!r} does not fit a decoder: {error}'
+        ) from None
     for text, mechanism in zip(texts, mechanisms, strict=True):
         if not mechanism.is_causal:
             advice = mechanism.causal_form(text.strip())
@@ -447,16 +451,16 @@ def check_decoder(config: ModelConfig) -> None:
 
 
 def check_draws(model: ModelConfig) -> None:
-    """Raises InputError where the config has what training by draws does not serve."""
+    """Raises InputError where a field does not work with training by sampled cross-attention."""
     if not model.cross_mechanism.draws.in_training:
         return
-    why = f'with model.cross_attention {model.cross_attention!r}, whose draws need the loss of each target'
+    why = f'with model.cross_attention {model.cross_attention!r}, whose samples need the loss of each target'
     require(model.loss_chunk == 0, 'model.loss_chunk', model.loss_chunk, f'0 {why}')
     require(model.stack == 'plain', 'model.stack', model.stack, f"'plain' {why}")
 
 
 def check_recurrent(model: ModelConfig) -> None:
-    """Raises InputError where layers are recurrent and a field asks for what they do not do."""
+    """Raises InputError where a field is set that does not work in recurrent layers."""
     fits = model.bidirectional or not model.directions_apart
     require(fits, 'model.directions_apart', True, 'False without model.bidirectional')
     if model.cell == 'none':
@@ -471,12 +475,12 @@ def check_recurrent(model: ModelConfig) -> None:
         allowed = f'0, or model.width / model.heads, {reason}'
         require(model.head_width == model.width // model.heads, 'model.head_width', model.head_width, allowed)
     has_memory = model.directions_apart and model.memory_length > 0
-    allowed = '0 with model.directions_apart: what one direction reads has not been there yet'
+    allowed = '0 with model.directions_apart: one direction reads later tokens, which memory never has'
     require(not has_memory, 'model.memory_length', model.memory_length, allowed)
 
 
 def check_memory(config: ModelConfig) -> None:
-    """Raises InputError where the config asks for memory, or for relative attention, that its layers cannot have."""
+    """Raises InputError where layers cannot have the memory or the Transformer-XL positions that are set."""
     if config.relative == 'transformer_xl' and not all(mechanism.reads.one_band for mechanism in config.mechanisms):
         raise InputError(
             f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
@@ -485,17 +489,17 @@ def check_memory(config: ModelConfig) -> None:
     if config.memory_length:
         check_keeps_memory(config)
     if config.compression != 'none':
-        allowed = f"'none' with model.cell {config.cell!r}, whose state stands for all tokens before"
+        allowed = f"'none' with model.cell {config.cell!r}, whose state already summarises all earlier tokens"
         require(config.cell == 'none', 'model.compression', config.compression, allowed)
-        allowed = '0 without model.memory_length, which tokens leave for it'
+        allowed = '0 without model.memory_length, whose oldest tokens it compresses'
         fits = config.memory_length > 0 or config.compressed_length == 0
         require(fits, 'model.compressed_length', config.compressed_length, allowed)
 
 
 def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a model that is trained compresses into no slots, or segments do not divide by the rate.
+    """Raises InputError where a trained model has no compressed positions, or a wrong segment length for them.
 
-    lengths: of segments, in tokens, by the names of their fields.
+    lengths: field name -> length of the segments, in tokens; each must be a multiple of the compression rate.
     """
     if config.compression == 'none':
         return
@@ -505,40 +509,40 @@ def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
 
 
 def check_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where segments that push tokens into a compressed memory do not divide by the rate."""
+    """Raises InputError where a model has compressed memory and a segment length is no multiple of the rate."""
     for name, length in lengths.items() if config.compressed_length else ():
-        allowed = f'a multiple of model.compression_rate {config.compression_rate}: each segment fills whole slots'
+        allowed = f'a multiple of model.compression_rate {config.compression_rate}, which compresses whole segments'
         require(length % config.compression_rate == 0, name, length, allowed)
 
 
 def check_keeps_memory(config: ModelConfig) -> None:
-    """Raises InputError unless the layers can read what was before a segment as they read the segment."""
+    """Raises InputError unless the layers can attend to memory before a segment as to the segment itself."""
     asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
     if config.cell != 'none':
-        allowed = f'0, or 1 with model.cell {config.cell!r}: the state, which stands for all tokens before'
+        allowed = f'0, or 1 with model.cell {config.cell!r}: the state, which summarises all earlier tokens'
         require(config.memory_length <= 1, 'model.memory_length', config.memory_length, allowed)
-        allowed = f'False with model.cell {config.cell!r}, whose state tells no tokens apart'
+        allowed = f'False with model.cell {config.cell!r}, whose state has no single tokens'
         require(not config.same_length, 'model.same_length', True, allowed)
     elif not all(mechanism.reads.by_distance for mechanism in config.mechanisms):
         raise InputError(
-            f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
-            'which go by distance'
+            f'{asked}model.attention {config.attention!r} cannot use memory: use causal, window or strided '
+            'attention, which depend only on distance'
         )
     if config.score == 'location':
         raise InputError(
-            f"{asked}model.score 'location' has vectors for positions of a text, and those in memory have none"
+            f"{asked}model.score 'location' has vectors for positions of a text, and tokens in memory have no position"
         )
     if config.stack != 'plain':
-        raise InputError(f'{asked}a {config.stack} stack (model.stack) keeps no memory')
+        raise InputError(f'{asked}a {config.stack} stack (model.stack) cannot use memory')
     if config.positions != 'none' or config.relative in UNTIED:
         raise InputError(
-            f'{asked}positions must go by distance (model.positions none, with model.relative or model.rotary), as '
-            'those of a text in memory are not known'
+            f'{asked}positions must be relative (model.positions none, with model.relative or model.rotary): '
+            'tokens in memory have no absolute positions'
         )
 
 
 def check_packing(model: ModelConfig) -> None:
-    """Raises InputError where packing would change which of its own tokens a text reads."""
+    """Raises InputError where packing several pairs into a row would change the attention within a pair."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
     if model.cross_mechanism.needs.whole_rows:
@@ -550,14 +554,14 @@ def check_packing(model: ModelConfig) -> None:
         stack = model.encoder if field == 'attention' else model.decoder
         for mechanism, text in zip(stack.mechanisms, getattr(model, field).split(';'), strict=True):
             if goes_by_place(mechanism):
-                why = 'it reads by the place in the row, or by its length'
+                why = 'it depends on the position in the row, or on the row length'
                 raise InputError(
                     f'pairs.packed is True; model.{field} {text.strip()!r} needs a row for each pair: {why}'
                 )
 
 
 def check_packed_documents(model: ModelConfig) -> None:
-    """Raises InputError where rows that are filled with several documents would mix them."""
+    """Raises InputError where attention would mix the documents of a packed row."""
     for mechanism in model.mechanisms:
         if mechanism.needs.whole_rows:
             raise InputError(
@@ -567,7 +571,7 @@ def check_packed_documents(model: ModelConfig) -> None:
 
 
 def check_cut_documents(model: ModelConfig) -> None:
-    """Raises InputError where rows of a text, whose documents may not read one another, would mix them."""
+    """Raises InputError where attention would mix documents although `data.cut_at_documents` forbids it."""
     for mechanism in model.mechanisms:
         if mechanism.needs.whole_rows:
             raise InputError(
@@ -577,8 +581,8 @@ def check_cut_documents(model: ModelConfig) -> None:
 
 
 def goes_by_place(mechanism: Mechanism) -> bool:
-    """Whether what a token reads of its own text depends on its place in the row, the row's length, or other texts."""
-    is_pattern = mechanism.form.has_logits  # sums of feature maps, which have none, are kept for each segment
+    """Whether attention within a text depends on its position in the row, the row's length, or other texts."""
+    is_pattern = mechanism.form.has_logits  # sums of feature maps, which have no logits, are computed per segment
     is_placed = is_pattern and mechanism.needs.positions and not mechanism.reads.by_distance
     is_by_row = mechanism.needs.whole_rows or mechanism.reads.by_other_texts
     return is_placed or mechanism.reads.by_length or is_by_row

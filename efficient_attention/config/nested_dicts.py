@@ -1,4 +1,4 @@
-"""A config dataclass as nested dicts of JSON values, and back."""
+"""Converts a config dataclass to nested dicts of JSON values, and back."""
 
 import dataclasses
 import json
@@ -9,12 +9,12 @@ from typing import Any
 
 from efficient_attention.errors import KINDS_IN_WORDS, InputError
 
-LARGEST = 2**31  # of a whole number in either direction: shapes, steps and ids are 32-bit numbers on the devices
-LISTED = {str: 'texts', int: 'whole numbers'}  # what a field that is a list may hold, in words
+LARGEST = 2**31  # largest absolute value of a whole number: shapes, steps and ids are 32-bit on the devices
+LISTED = {str: 'texts', int: 'whole numbers'}  # element types of list fields, in words
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config dataclass as nested dicts of JSON values."""
+    """Returns a config dataclass as nested dicts of JSON values."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in _walk(config)}
 
 
@@ -24,7 +24,7 @@ def _walk(config: Any) -> list[tuple[str, Any]]:
 
 
 def default_fields(kind: type) -> dict[str, Any]:
-    """A config dataclass's defaults as nested dicts, before derived values (0 = width / heads) are filled in."""
+    """Returns the defaults of a config dataclass as nested dicts, without derived values (0 = width / heads)."""
     fields = {field.name: field.default for field in dataclasses.fields(kind)}
     return {
         name: default_fields(type(value)) if dataclasses.is_dataclass(value) else value
@@ -33,10 +33,10 @@ def default_fields(kind: type) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
-    """The config dataclass `kind` from nested dicts; fields that are not given keep their defaults.
+    """Returns the config dataclass `kind`, filled from nested dicts; missing fields keep their defaults.
 
     Raises:
-        InputError: an unknown field (lists the known ones) or a value of another type than the field's.
+        InputError: an unknown field (the message lists the known fields) or a value of a wrong type.
     """
     if not isinstance(values, Mapping):
         raise InputError(f'{group.removesuffix(".") or "the config"} is {values!r}; it must be a group of fields')
@@ -66,13 +66,13 @@ def _convert(value: Any, kind: Any, field: str) -> Any:
 
 
 def check_size(value: Any, field: str) -> None:
-    """Raises InputError where a field is a whole number that is too large for the devices, whatever it stands for."""
+    """Raises InputError where a field is a whole number beyond 32 bits."""
     if type(value) is int and abs(value) > LARGEST:
         raise InputError(f'{field} is {value}; a whole number must be from -{LARGEST} to {LARGEST}')
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """{dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
+    """Returns {dotted name: value} of a nested dict, with the values as JSON would return them."""
     fields: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(tree)).items():
         if isinstance(value, dict) and value:

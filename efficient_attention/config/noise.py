@@ -1,4 +1,4 @@
-"""Fields of the config group `noise`: how texts of documents become sources that an encoder-decoder mends."""
+"""Fields of the config group `noise`: how documents become corrupted sources that an encoder-decoder restores."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
 
 NOISES = ('none', 'span_corruption', 'bart')
-# The fields that each noise reads beside `name`.
+# The fields that each noise reads besides `name`.
 READ = {
     'none': (),
     'span_corruption': ('density', 'mean_span'),
@@ -16,24 +16,25 @@ READ = {
 
 @dataclasses.dataclass(frozen=True)
 class NoiseConfig:
-    """What is done to a text of `data.source` before a model restores it.
+    """Corruption of the texts of `data.source`, which the model learns to undo.
 
-    'span_corruption' (T5, Raffel et al. 2019, arXiv 1910.10683, section 3.1.4): a sentinel in place of each span of
-    tokens; the target has the spans behind their sentinels. 'bart' (Lewis et al. 2019, arXiv 1910.13461, section 2.2):
-    permutation, infilling, masking, deletion and rotation, in this order; the target is the text.
+    'span_corruption' (T5, Raffel et al. 2019, arXiv 1910.10683, section 3.1.4) replaces each span of tokens by a
+    sentinel; the target lists each sentinel and its span. 'bart' (Lewis et al. 2019, arXiv 1910.13461, section 2.2)
+    applies permutation, infilling, masking, deletion and rotation, in this order; the target is the original text.
 
     Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    name: str = 'none'  # 'none' = pairs of `pairs.train` | 'span_corruption' | 'bart'
-    density: float = 0.15  # of 'span_corruption': share of a text's tokens in spans
-    mean_span: float = 3.0  # of 'span_corruption' tokens, of 'bart' words: the mean of a Poisson distribution
-    permutation: float = 1.0  # share of a text's sentences that change places
-    infilling: float = 0.3  # share of the words in spans, each of which becomes one mask
-    masking: float = 0.0  # share of the tokens then left that become a mask each
-    deletion: float = 0.0  # share of the tokens then left that go without a trace
-    rotation: float = 0.0  # share of the texts that begin at a random token, with what was before it at the end
+    name: str = 'none'  # 'none' = no corruption, pairs come from `pairs.train` | 'span_corruption' | 'bart'
+    density: float = 0.15  # of 'span_corruption': share of a text's tokens that lie in spans
+    # mean length of a span: tokens of 'span_corruption'; words of 'bart', sampled from a Poisson distribution
+    mean_span: float = 3.0
+    permutation: float = 1.0  # share of a text's sentences that are shuffled
+    infilling: float = 0.3  # share of the words that lie in spans; one mask replaces each span
+    masking: float = 0.0  # share of the remaining tokens that become one mask each
+    deletion: float = 0.0  # share of the remaining tokens that are deleted
+    rotation: float = 0.0  # share of the texts that are rotated, to start at a random token
 
     def __post_init__(self) -> None:
         check_one_of('noise.name', self.name, NOISES)
@@ -43,7 +44,7 @@ class NoiseConfig:
             check_within(f'noise.{name}', getattr(self, name), 0, 1)
 
     def check_read(self) -> None:
-        """Raises InputError where a field is set that the noise does not read."""
+        """Raises InputError where a field is set that the chosen noise does not read."""
         check_default(self, 'noise', f'noise.name {self.name!r}', read=('name', *READ[self.name]))
         if self.name == 'bart' and not self.infilling:
             others = tuple(name for name in READ[self.name] if name != 'mean_span')
@@ -51,13 +52,13 @@ class NoiseConfig:
 
 
 def check_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
-    """Raises InputError where a field of a config group has another value than its default, but for those in `read`.
+    """Raises InputError where a field of a config group differs from its default, except for fields in `read`.
 
     Args:
         group: a config dataclass.
-        name: of the group, for the message.
-        reason: what does not read the fields, for the message.
-        read: the names of fields that may have any value.
+        name: name of the group, for the message.
+        reason: the setting that makes the fields unused, for the message.
+        read: names of the fields that may have any value.
     """
     for field in dataclasses.fields(group):  # type: ignore[arg-type]  # no type is every dataclass
         value = getattr(group, field.name)

@@ -1,4 +1,4 @@
-"""Fields of the config group `optimizer`: the update rule and learning rate of a run."""
+"""Fields of the config group `optimizer`: the update rule, learning rate and frozen parameters of a run."""
 
 import dataclasses
 import re
@@ -14,32 +14,34 @@ SCHEDULES_WITH_AN_END = ('bert', 'linear', 'cosine')
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Update rule and learning rate of a run. The defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, A.2).
+    """Update rule and learning rate of a run; defaults as BERT's (Devlin et al. 2018, arXiv 1810.04805, A.2).
 
     Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # 'adamw' | 'lamb' | 'adafactor', whose learning rate is relative to each parameter's size | 'adadelta', whose
-    # learning rate is 1 and `beta2` the decay of both of its means (the paper: 0.95)
+    # 'adamw' | 'lamb' | 'adafactor' = learning rate relative to each parameter's size | 'adadelta' = learning rate 1,
+    # and `beta2` is the decay of both running means (the paper: 0.95)
     name: str = 'adamw'
-    learning_rate: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # the peak
+    learning_rate: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
     warmup_steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
-    # 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
+    # learning-rate schedule: 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
     schedule: str = marked(CHANGEABLE_WITH_MORE_STEPS, default='bert')
-    # learning rate at the end / peak; 'bert', 'linear' and 'cosine' have an end
+    # final learning rate / peak; only 'bert', 'linear' and 'cosine' have an end
     end_learning_rate_ratio: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
-    beta1: float = 0.9  # decay of the mean of the gradients
-    beta2: float = 0.999  # decay of the mean of their squares
-    eps: float = 1e-6  # added to the root of the second mean, of Adadelta to both means under their roots
-    weight_decay: float = 0.01  # decoupled: parameters shrink by learning rate * this a step
+    beta1: float = 0.9  # decay of the running mean of the gradients
+    beta2: float = 0.999  # decay of the running mean of the squared gradients
+    eps: float = 1e-6  # added to the root of the second mean; in Adadelta added to both means under their roots
+    weight_decay: float = 0.01  # decoupled: each step shrinks parameters by learning rate * weight_decay
     bias_correction: bool = False  # divide the means by 1 - beta^step; the code of BERT and ALBERT does not
-    clip_norm: float = 1.0  # largest norm of all gradients together, before the update rule; 0 = no clipping
-    no_decay: tuple[str, ...] = (r'(^|/)bias$', r'(^|/)scale$')  # regexes in paths: neither decay nor trust ratio
+    clip_norm: float = 1.0  # largest norm of all gradients together, applied before the update rule; 0 = no clipping
+    # regexes: parameters whose path matches have neither weight decay nor a trust ratio
+    no_decay: tuple[str, ...] = (r'(^|/)bias$', r'(^|/)scale$')
 
-    layer_decay: float = 1.0  # each layer's learning rate over that of the layer above it; embeddings are below all
-    frozen_layers: int = 0  # lowest layers that stay as they are, the embeddings too; 0 = none
-    frozen: tuple[str, ...] = ()  # regexes in paths of parameters that stay as they are
+    # learning rate of each layer / learning rate of the layer above; embeddings count as the lowest layer
+    layer_decay: float = 1.0
+    frozen_layers: int = 0  # number of frozen layers, from the lowest, embeddings included; 0 = none
+    frozen: tuple[str, ...] = ()  # regexes: parameters whose path matches are frozen
 
     def __post_init__(self) -> None:
         check_one_of('optimizer.name', self.name, NAMES)
@@ -48,7 +50,7 @@ class OptimizerConfig:
             check_within(f'optimizer.{name}', getattr(self, name), 0)
         for name in ('beta1', 'beta2'):
             check_within(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
-        check_within('optimizer.eps', self.eps, 0, low_is_open=True)  # 0 makes 0 / 0 where a gradient is always 0
+        check_within('optimizer.eps', self.eps, 0, low_is_open=True)  # 0 gives 0 / 0 where a gradient is always 0
         check_within('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
         if self.end_learning_rate_ratio and self.schedule not in SCHEDULES_WITH_AN_END:
             raise InputError(

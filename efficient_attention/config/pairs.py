@@ -1,4 +1,4 @@
-"""Fields of the config group `pairs`: sources and targets of a run of the task text_to_text."""
+"""Fields of the config group `pairs`: source and target texts of a run of the task text_to_text."""
 
 import dataclasses
 
@@ -13,40 +13,41 @@ OVERLONG = ('truncate', 'skip', 'error')
 
 @dataclasses.dataclass(frozen=True)
 class PairsConfig:
-    """Sets of pairs of texts, and how they become rows of tokens.
+    """Datasets of text pairs, and how pairs become rows of tokens.
 
-    A set is `lines:<source file>,<target file>`, `table:<file>#<source column>,<target column>`,
+    A dataset is `lines:<source file>,<target file>`, `table:<file>#<source column>,<target column>`,
     `tfds:<name>:<split>#<source column>,<target column>` or
-    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`; several are separated by ';'. `joined:<pairs>:<set>` makes so
-    many pairs that follow one another into one.
+    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`. Several datasets are separated by ';'. `joined:<n>:<dataset>`
+    joins every n consecutive pairs of a dataset into one pair.
 
-    A set's share of what training reads is r^(1 / mixing_temperature), made to sum to 1, where r is the number of its
-    pairs, or `mixing_limit` where it has more (Raffel et al. 2019, arXiv 1910.10683, section 3.5.2: K and T).
+    The share of a dataset in training is proportional to r^(1 / mixing_temperature). r is the number of its pairs, at
+    most `mixing_limit` (Raffel et al. 2019, arXiv 1910.10683, section 3.5.2: K and T).
 
     Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
+        InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    mixing_limit: int = 0  # pairs that a set counts for at most, 65536 or the like; 0 = as many as it has
-    mixing_temperature: float = 1.0  # 1 = shares by the numbers of pairs; the larger, the more equal the shares
-    # several pairs in a row of `data.length` and `target_length` tokens, none of which reads another
+    mixing_limit: int = 0  # most pairs that count for a dataset's share, for example 65536; 0 = no limit
+    mixing_temperature: float = 1.0  # 1 = shares proportional to the numbers of pairs; larger = more equal shares
+    # pack several pairs into one row of `data.length` and `target_length` tokens; no pair attends to another
     packed: bool = False
 
-    train: str = ''  # sets to train on
-    held_out: str = ''  # sets to evaluate on; '' = none
-    test: str = ''  # sets for a last evaluation (`eval.split` 'test'); '' = none
-    # of targets, with a token table of their own: 'train:...' or a file, as `data.tokenizer`, which is then of sources
-    # alone; '' = one tokenizer for both sides
+    train: str = ''  # datasets for training
+    held_out: str = ''  # datasets for evaluation; '' = none
+    test: str = ''  # datasets for a final test (`eval.split` 'test'); '' = none
+    # a second tokenizer and token table, for targets: 'train:...' or a file, as in `data.tokenizer`, which then
+    # tokenizes only sources; '' = one tokenizer for both sides
     target_tokenizer: str = ''
-    target_vocab_size: int = 0  # tokens, of a trained tokenizer of targets; 0 = `data.vocab_size`
-    prefix: tuple[str, ...] = ()  # before the sources of each set of `train`, held_out and test alike; () = nothing
-    target_length: int = 128  # most tokens of a target, its end included; `data.length` is that of a source
-    overlong: str = 'truncate'  # of pairs beyond a length: 'truncate' both sides | 'skip' the pair | 'error'
-    begin: str = marked(EXPORTED, default='')  # the piece before every source and target, BART's '<s>'; '' = none
-    # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
+    target_vocab_size: int = 0  # tokens of a trained target tokenizer; 0 = `data.vocab_size`
+    # text before the sources, one per dataset of `train`; `held_out` and `test` use the same; () = nothing
+    prefix: tuple[str, ...] = ()
+    target_length: int = 128  # most tokens of a target, its end token included; `data.length` limits sources
+    overlong: str = 'truncate'  # a pair above a limit: 'truncate' both sides | 'skip' the pair | 'error'
+    begin: str = marked(EXPORTED, default='')  # piece before every source and target, such as BART's '<s>'; '' = none
+    # first input piece of the decoder, such as BART's '</s>'; '' = [CLS] or its equivalent, else the padding piece
     start: str = marked(EXPORTED, default='')
-    buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
-    # sources from their last token to their first (Sutskever et al. 2014, arXiv 1409.3215)
+    buckets: tuple[int, ...] = BUCKETS  # row lengths to which rows are padded
+    # reverse the tokens of each source (Sutskever et al. 2014, arXiv 1409.3215)
     reverse_source: bool = False
 
     def __post_init__(self) -> None:
@@ -64,5 +65,5 @@ class PairsConfig:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether shares decide how often a set is read; else an epoch reads every pair of every set once."""
+        """Whether mixing shares decide how often a dataset is read; otherwise an epoch reads every pair once."""
         return self.mixing_limit > 0 or self.mixing_temperature > 1

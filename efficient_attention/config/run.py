@@ -1,4 +1,4 @@
-"""A run's whole config: its groups, and how they fit together."""
+"""The whole config of a run: all config groups, and the checks that involve several groups."""
 
 import dataclasses
 
@@ -29,15 +29,15 @@ from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError, require
 
-# What text to text reads of `pairs` where noise makes the pairs, and of `data` there alone.
+# With noise, text_to_text reads only these fields of `pairs`, and only then OF_DOCUMENTS of `data`.
 OF_NOISE = ('target_length', 'begin', 'start')
-OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')  # nothing is searched where targets are noise
+OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')  # fields of `eval` unused with noise, which has no beam search
 OF_DOCUMENTS = ('source', 'held_out', 'cache', 'processes', 'workers', 'prefetch')
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Everything that defines a run."""
+    """The complete config of a run: the task and one dataclass per config group."""
 
     task: str = 'pretraining'
     data: DataConfig = DataConfig()
@@ -73,7 +73,7 @@ class RunConfig:
         fits = not (is_decoder and self.model.bidirectional) or self.model.directions_apart
         allowed = 'False in a language model, which reads no later token, without model.directions_apart'
         require(fits, 'model.bidirectional', True, allowed)
-        allowed = f'another in the task {self.task}; it counts distances behind a token, for decoders alone'
+        allowed = f'another in the task {self.task}; it has only distances to earlier tokens, for decoders'
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
         check_compression(self.model, {'data.length': self.data.length})
@@ -91,7 +91,7 @@ class RunConfig:
         if self.model.memory_length and self.data.batches != 'streams':
             raise InputError(
                 f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '
-                "be 'streams', so that each row goes on where it was"
+                "be 'streams', so that each row continues its text"
             )
         if self.train.early_stop and not self.checkpoint.best_metric:
             raise InputError(f'train.early_stop is {self.train.early_stop}; it needs checkpoint.best_metric')
@@ -119,23 +119,23 @@ class RunConfig:
 
     @property
     def has_held_out(self) -> bool:
-        """Whether the run has anything to be evaluated on."""
+        """Whether the run has data for its evaluations."""
         if self.task == 'text_to_text' and not self.has_noise:
             return bool(self.pairs.test if self.eval.split == 'test' else self.pairs.held_out)
         return has_held_out(self.data.held_out, self.eval.split)
 
     @property
     def has_arena_rows(self) -> bool:
-        """Whether a masked model is pretrained on rows of a long-range task, each by itself."""
+        """Whether the run pretrains a masked language model on unpacked rows of a long-range arena dataset."""
         return self.task == 'pretraining' and self.data.source.startswith(ARENA_SOURCE)
 
     @property
     def has_noise(self) -> bool:
-        """Whether pairs are made of the documents of `data.source`, by noise."""
+        """Whether the run makes pairs from the documents of `data.source` by adding noise."""
         return self.noise.name != 'none'
 
     def check_noise(self) -> None:
-        """Raises InputError where a field is set that neither pairs nor noise, whichever there is, read."""
+        """Raises InputError where a field is set that is unused with (or without) noise, or there are no pairs."""
         self.noise.check_read()
         reason = f'noise.name {self.noise.name!r}'
         if self.has_noise:
@@ -146,16 +146,18 @@ class RunConfig:
         kept = tuple(field.name for field in dataclasses.fields(DataConfig) if field.name not in OF_DOCUMENTS)
         check_default(self.data, 'data', reason, read=kept)
         if not self.pairs.train.strip():
-            raise InputError('pairs.train is empty; the task text_to_text needs sets of pairs to train on, or noise')
+            raise InputError(
+                'pairs.train is empty; the task text_to_text needs datasets of pairs to train on, or noise'
+            )
 
     def check_target_tokenizer(self) -> None:
-        """Raises InputError where targets have a tokenizer of their own and no table for it, or conversely."""
+        """Raises InputError where the target tokenizer does not fit the model's token tables, or the reverse."""
         pairs, model, name = self.pairs, self.model, self.pairs.target_tokenizer
         if not name:
             allowed = '0 without pairs.target_tokenizer'
             require(not model.target_vocab_size, 'model.target_vocab_size', model.target_vocab_size, allowed)
             return
-        allowed = f'False with pairs.target_tokenizer {name!r}: ids of the two sides stand for other pieces'
+        allowed = f'False with pairs.target_tokenizer {name!r}: the same id means different pieces on the two sides'
         require(not model.shared_table, 'model.shared_table', True, allowed)
         most, size = model.decoder.vocab_size, pairs.target_vocab_size or self.data.vocab_size
         if name.startswith('train:') and most < size:
@@ -164,7 +166,7 @@ class RunConfig:
             raise InputError(f'model.{field} {most} is below {what}, the pieces of pairs.target_tokenizer')
 
     def check_text_to_text(self) -> None:
-        """Raises InputError where a run of text to text has no pairs or no decoder, or targets beyond its positions."""
+        """Raises InputError where a text_to_text run lacks pairs or a decoder, or has targets that are too long."""
         self.check_noise()
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
@@ -180,7 +182,7 @@ class RunConfig:
         self.check_stack_lengths()
 
     def check_stack_lengths(self) -> None:
-        """Raises InputError where targets are beyond a decoder's table, or sources beyond its cross-attention's."""
+        """Raises InputError where targets exceed the decoder's positions, or sources the cross-attention keys."""
         for table, limit in self.model.decoder.position_tables.items():
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')
@@ -191,20 +193,20 @@ class RunConfig:
             raise too_long('data.length', self.data.length, field, limit)
 
     def check_uneven(self) -> None:
-        """Raises InputError where layers of other heads or units than the others are not served."""
-        allowed = '{} where layers have heads or units of their own (model.layer_heads, model.layer_units)'
+        """Raises InputError where a setting does not work with layers of different sizes."""
+        allowed = '{} where layers differ in heads or units (model.layer_heads, model.layer_units)'
         for name, value in (('layer_decay', 1.0), ('frozen_layers', 0)):
             found = getattr(self.optimizer, name)
             require(found == value, f'optimizer.{name}', found, allowed.format(value))
         require(self.mesh.tensor == 1, 'mesh.tensor', self.mesh.tensor, allowed.format(1))
 
     def check_prune(self) -> None:
-        """Raises InputError where the group `prune` does not fit its method, or the optimizer its scores."""
+        """Raises InputError where the group `prune` contradicts itself, the model or the optimizer."""
         self.prune.check_read()
-        allowed = f'empty with prune.method {self.prune.method!r}: prune whole matrices, then take them apart'
+        allowed = f'empty with prune.method {self.prune.method!r}: prune whole matrices, then factorise them'
         require(not (self.prune.is_on and self.model.ranks), 'model.ranks', self.model.ranks, allowed)
         if self.model.is_uneven and self.prune.is_on:
-            allowed = "'weight' or 'block' where layers have heads or units of their own: a model is shrunk once"
+            allowed = "'weight' or 'block' where layers differ in heads or units: a model can be shrunk only once"
             require(self.prune.attention != 'head', 'prune.attention', self.prune.attention, allowed)
             require(self.prune.feed_forward != 'unit', 'prune.feed_forward', self.prune.feed_forward, allowed)
         if self.prune.method in PENALISED:
@@ -213,14 +215,14 @@ class RunConfig:
         if self.prune.has_trained_scores:
             name, rate = self.optimizer.name, self.optimizer.learning_rate
             allowed = (
-                f"'adamw' or 'lamb' with prune.method {self.prune.method!r}, whose scores have a rate of their own"
+                f"'adamw' or 'lamb' with prune.method {self.prune.method!r}, whose scores have a separate learning rate"
             )
             require(name in ('adamw', 'lamb'), 'optimizer.name', name, allowed)
             allowed = f'above 0 with prune.method {self.prune.method!r}'
             require(rate > 0.0, 'optimizer.learning_rate', rate, allowed)
 
     def check_positions(self) -> None:
-        """Raises InputError where rows are longer than what the model has positions for, or fill no axial shape."""
+        """Raises InputError where rows are longer than the model's position tables, or do not fill the axial shape."""
         model, tables = self.model, self.model.position_tables
         if model.positions == 'axial' and self.data.length != tables['model.axial_shape']:
             raise InputError(
@@ -231,14 +233,14 @@ class RunConfig:
         self.check_length('eval.context', self.eval.context)
 
     def check_length(self, name: str, length: int) -> None:
-        """Raises InputError where so many tokens, the value of the field `name`, are beyond a position table."""
+        """Raises InputError where `length`, the tokens of the field `name`, exceeds a position table of the model."""
         for table, limit in self.model.position_tables.items():
             if length > limit:
                 raise too_long(name, length, table, limit)
 
 
 def too_long(name: str, length: int, table: str, limit: int) -> InputError:
-    """The line on a row that a table of positions, or what a mechanism has learned for them, does not reach."""
+    """Returns the error for a row that is longer than a position table or than a mechanism supports."""
     if 'attention' in table:
         return InputError(f'{name} {length} is beyond the {limit} tokens that {table} reads at most')
     return InputError(f'{name} {length} is beyond the position table, {table} {limit}')

@@ -1,4 +1,4 @@
-"""Fields of the config group `train`: length, batch, start and logging of a run."""
+"""Fields of the config group `train`: length, batch size, initial parameters and logging of a run."""
 
 import dataclasses
 
@@ -11,25 +11,27 @@ MOST_SEED = 2**31
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Length, batch and logging of a run."""
+    """Length, batch size, initial parameters and logging of a run."""
 
     steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=1000)  # optimizer steps of the whole run
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
-    micro_batches: int = 1  # parts of a batch computed one after another, to save memory
-    seed: int = 0  # of parameters, data order, masks and dropout
-    start_from: str = ''  # where parameters come from at step 0: a Hugging Face folder or a workdir; '' = drawn
-    start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
-    # layers of the checkpoint of `start_from` that the model begins with, such as '1,3,5', counted from 1; '' = all
+    micro_batches: int = 1  # parts of a batch that are computed in sequence, to save memory
+    seed: int = 0  # seed of initial parameters, data order, masks and dropout
+    start_from: str = ''  # initial parameters: a Hugging Face folder or a workdir; '' = random parameters
+    # take only sizes and tokenizer from `start_from`, and initialise all parameters at random
+    start_random: bool = False
+    # layers of the checkpoint of `start_from` that the model starts with, such as '1,3,5', counted from 1; '' = all
     start_layers: str = read_by('pretraining', 'fine_tuning', default='')
-    # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
+    # stop after this many evaluations in a row without a better checkpoint.best_metric; 0 = never
     early_stop: int = read_by('fine_tuning', default=0, marks=(CHANGEABLE,))
-    # share of each label that is spread over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
+    # share of each label that is distributed over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
     label_smoothing: float = read_by('text_to_text', default=0.0)
-    z_loss: float = read_by('text_to_text', default=0.0)  # factor of the square of each softmax's log normaliser
-    log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between lines of metrics
-    # stop when this many steps in a row have a loss, gradient or carry that is not finite
+    z_loss: float = read_by('text_to_text', default=0.0)  # weight of the squared log normaliser of each softmax
+    log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between logged lines of metrics
+    # stop after this many steps in a row with a loss, gradient or memory that is not finite
     max_skipped_in_row: int = marked(CHANGEABLE, default=10)
-    # end the process where input or a step takes longer (compiling, a batch of an evaluation, a save: 6 x); 0 = never
+    # end the process if input or a step takes longer; compiling, an evaluation batch and a save may take 6 x as long;
+    # 0 = never
     stall_seconds: float = marked(CHANGEABLE, default=600.0)
 
     def __post_init__(self) -> None:
@@ -42,8 +44,10 @@ class TrainConfig:
         check_within('train.stall_seconds', self.stall_seconds, 0)
 
     def check_start(self) -> None:
-        """Raises InputError where a field says what to take from a checkpoint, and there is none."""
+        """Raises InputError where a field selects parts of a checkpoint but `train.start_from` is empty."""
         if self.start_random and not self.start_from:
-            raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')
+            raise InputError('train.start_random is True; it needs train.start_from, the checkpoint with the sizes')
         if self.start_layers and not self.start_from:
-            raise InputError(f'train.start_layers is {self.start_layers!r}; it needs train.start_from, whose they are')
+            raise InputError(
+                f'train.start_layers is {self.start_layers!r}; it needs train.start_from, the checkpoint with them'
+            )

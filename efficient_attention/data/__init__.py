@@ -1,1 +1,1 @@
-"""From files to batches: sources, tokenizers, a folder for each kind of rows; batching and preparation serve all."""
+"""The data pipeline from files to batches: sources, tokenizers, preparation, batching, and a folder per kind of row."""

@@ -62,7 +62,7 @@ def test_the_fields_of_a_config_are_listed_as_they_are_set():
     assert len(fields) == len(wanted) + 1 and fields[0] == "--config.task='pretraining'"
     assert {field.partition('=')[0] for field in fields[1:]} == set(wanted)
     assert [line.split(maxsplit=1)[1] for line in lines if line.startswith('  --config.data.length=64 ')] == [
-        'tokens a row, special tokens included'
+        'tokens per row, special tokens included'
     ]
     assert any(line.startswith('  --config.train.steps=(open) ') for line in lines)
 

@@ -26,7 +26,7 @@ from efficient_attention.errors import InputError
         ),
         ({'teacher': 'a', 'temperature': 0.0}, r'distill.temperature is 0.0; it must be above 0'),
         ({'teacher': 'a', 'soft': -1.0}, r'distill.soft is -1.0; it must be at least 0'),
-        ({'teacher': 'a', 'soft': 0.0}, 'nothing is learned from it'),
+        ({'teacher': 'a', 'soft': 0.0}, 'no loss compares with it'),
         ({'teacher': 'a', 'layers': 'first'}, "distill.layers is 'first'; known: uniform, last, a list such as"),
         ({'teacher': 'a', 'projection': 'both'}, "distill.projection is 'both'; known: own, one, none"),
         ({'teacher': 'a,b', 'hidden': 1.0}, 'it must be one model with distill.hidden'),

@@ -16,7 +16,7 @@ from efficient_attention.errors import InputError
         ({'epochs': 0.0}, r'^examples\.epochs is 0\.0; it must be above 0$'),
         ({'warmup_share': 1.5}, r'^examples\.warmup_share is 1\.5; it must be from 0 to 1$'),
         ({'buckets': (32, 16)}, r'^examples\.buckets is \(32, 16\); it must be rising lengths of at least 1$'),
-        ({'labels': ('yes', 'no', 'yes')}, r"^examples\.labels is \('yes', 'no', 'yes'\); a label is named twice$"),
+        ({'labels': ('yes', 'no', 'yes')}, r"^examples\.labels is \('yes', 'no', 'yes'\); a label occurs twice$"),
     ],
 )
 def test_bad_fields_are_named(fields: dict, message: str):

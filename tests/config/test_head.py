@@ -72,7 +72,7 @@ def test_what_fits():
             {},
             {'cell': 'none', 'bidirectional': False, 'score': 'location', 'location_length': 29},
             {},
-            '^examples.sentences is 30; it must be at most model.location_length 29, whose table',
+            '^examples.sentences is 30; it must be at most model.location_length 29, the size of a table',
         ),
         ({}, {}, {'text_pair': 'b'}, "^examples.text_pair is 'b'; it must be '' with examples.sentences 30: rows"),
         (

@@ -70,11 +70,11 @@ def test_heads_share_the_width_unless_theirs_is_given():
         ({'attention': 'causal; windw(3)'}, "unknown name 'windw'"),
         (
             {'attention': 'causal; entmax(causal)', 'attention_backend': 'dense'},
-            "model.attention_backend 'dense' executes softmax, and model.attention 'causal; entmax",
+            "model.attention_backend 'dense' works only with softmax attention; for model.attention 'causal; entmax",
         ),
         (
             {'cross_attention': 'local_p(3)', 'attention_backend': 'jax_nn'},
-            "model.attention_backend 'jax_nn' executes softmax, and model.cross_attention 'local_p",
+            "model.attention_backend 'jax_nn' works only with softmax attention; for model.cross_attention 'local_p",
         ),
         ({'global_tokens': -1}, 'model.global_tokens is -1'),
     ],
@@ -86,7 +86,7 @@ def test_bad_fields_of_attention_are_named(fields: dict, message: str):
 
 @pytest.mark.parametrize('text', ['local_p(4)', "local_p(4, 'entmax')"])
 def test_local_p_in_self_attention_is_refused(text: str):
-    line = 'predicts places in another sequence: use it as model.cross_attention, and window(w) here'
+    line = 'predicts positions in another sequence: use it as model.cross_attention, and window(w) here'
     with pytest.raises(InputError, match=re.escape(f'model.attention {text!r} {line}')):
         LayerConfig(attention=text)
 
@@ -204,7 +204,7 @@ def test_rows_beyond_the_vectors_of_positions_are_refused():
 
 def test_rows_that_are_split_over_devices_have_no_additive_scores():
     with pytest.raises(
-        InputError, match="mesh.sequence is 2; model.score 'additive' has no form for rows that are split"
+        InputError, match="mesh.sequence is 2; model.score 'additive' does not work with sequence parallel"
     ):
         check_sequence(MeshConfig(sequence=2), ModelConfig(score='additive'), {})
 

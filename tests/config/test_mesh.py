@@ -20,10 +20,14 @@ def test_an_axis_without_a_device_is_refused(axis: str, least: int):
 
 LENGTHS = {'data.length': 64, 'eval.context': 0}
 LINES = [
-    ({'attention': 'lsh(8, 1)', 'shared_qk': True}, {}, "'lsh(8, 1)' cannot split rows: lsh needs them whole"),
+    (
+        {'attention': 'lsh(8, 1)', 'shared_qk': True},
+        {},
+        "'lsh(8, 1)' rules out sequence parallel: lsh needs whole rows",
+    ),
     ({'attention': 'full;per_head(causal, full)'}, {'tensor': 2}, "'per_head(causal, full)' differs by head"),
     ({'attention_backend': 'cudnn'}, {}, "model.attention_backend 'cudnn' gives no log-sum-exp"),
-    ({'relative': 'tupe', 'positions': 'none'}, {}, "model.relative 'tupe' reads positions of whole rows"),
+    ({'relative': 'tupe', 'positions': 'none'}, {}, "model.relative 'tupe' needs the positions of whole rows"),
     (
         {'decoder_layers': 2, 'decoder_attention': 'lsh(8, 1, causal=True)', 'shared_qk': True},
         {},
@@ -32,13 +36,13 @@ LINES = [
     (
         {'decoder_layers': 2, 'cross_attention': 'window(8)'},
         {},
-        "model.cross_attention 'window(8)' reads positions that",
+        "model.cross_attention 'window(8)' does not work with",
     ),
-    ({'memory_length': 7}, {}, 'model.memory_length 7 does not divide over so many devices'),
+    ({'memory_length': 7}, {}, 'model.memory_length 7 is not a multiple of it'),
     (
         {'memory_length': 8, 'compression': 'mean', 'compressed_length': 7},
         {},
-        'model.compressed_length 7 does not divide over so many devices',
+        'model.compressed_length 7 is not a multiple of it',
     ),
 ]
 
@@ -65,5 +69,5 @@ def test_an_encoder_decoder_can_be_split():
 
 
 def test_a_run_checks_its_rows():
-    with pytest.raises(InputError, match='mesh.sequence is 3; data.length 128 does not divide over so many devices'):
+    with pytest.raises(InputError, match='mesh.sequence is 3; data.length 128 is not a multiple of it'):
         RunConfig(mesh=MeshConfig(sequence=3))

@@ -146,7 +146,7 @@ SIZES: dict[str, Any] = {'layers': 2, 'width': 8, 'heads': 4, 'feed_forward_widt
             "model.stack is 'reversible'; it must be 'plain' with model.layer_heads",
         ),
         ({'relative': 't5'}, "model.relative is 't5'; it must be 'none' with model.layer_heads"),
-        ({'attention': 'linformer(4, 512)'}, 'it must be a mechanism that learns no arrays of its own'),
+        ({'attention': 'linformer(4, 512)'}, 'it must be a mechanism without learned arrays'),
         ({'attention': 'full; window(2)'}, 'it must be one mechanism with model.layer_heads'),
         (
             {'attention': 'bigbird(2, 1)'},
@@ -170,9 +170,13 @@ def test_what_does_not_fit_is_one_line(fields: dict[str, Any], message: str):
 @pytest.mark.parametrize(
     'group, fields, message',
     [
-        ('optimizer', {'layer_decay': 0.9}, 'optimizer.layer_decay is 0.9; it must be 1.0 where layers have heads'),
-        ('optimizer', {'frozen_layers': 1}, 'optimizer.frozen_layers is 1; it must be 0 where layers have heads'),
-        ('mesh', {'tensor': 2}, 'mesh.tensor is 2; it must be 1 where layers have heads'),
+        (
+            'optimizer',
+            {'layer_decay': 0.9},
+            'optimizer.layer_decay is 0.9; it must be 1.0 where layers differ in heads',
+        ),
+        ('optimizer', {'frozen_layers': 1}, 'optimizer.frozen_layers is 1; it must be 0 where layers differ in heads'),
+        ('mesh', {'tensor': 2}, 'mesh.tensor is 2; it must be 1 where layers differ in heads'),
     ],
 )
 def test_rates_by_layer_and_a_split_of_heads_are_refused(group: str, fields: dict[str, Any], message: str):
@@ -219,7 +223,7 @@ SIZES_OF_LOW_RANK: dict[str, Any] = {'width': 8, 'heads': 2, 'feed_forward_width
         ({'ranks': ('up=9',)}, r"model.ranks is \('up=9',\); it must be at most 8 of up, its smaller side"),
         ({'ranks': ('gate=2',)}, "it must be no 'gate', which the layers lack"),
         ({'ranks': ('down=2',), 'feed_forward': False}, "it must be no 'down', which the layers lack"),
-        ({'ranks': ('up=2', 'up=3')}, 'it must be one entry of a kind'),
+        ({'ranks': ('up=2', 'up=3')}, 'it must be one entry per kind'),
         ({'ranks': ('up=2',), 'global_tokens': 1}, 'model.global_tokens is 1; it must be 0 with model.ranks'),
     ],
 )

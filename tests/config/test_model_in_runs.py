@@ -53,7 +53,7 @@ def test_what_does_not_serve_is_named(fields: dict, line: str):
 
 
 def test_draws_in_self_attention_are_refused():
-    line = "model.attention 'hard(causal, sampled=True)' draws keys, from which model.cross_attention alone learns"
+    line = "model.attention 'hard(causal, sampled=True)' samples keys, which only model.cross_attention"
     with pytest.raises(InputError, match=re.escape(line)):
         LayerConfig(attention='hard(causal, sampled=True)')
 
@@ -79,10 +79,10 @@ def test_what_goes_by_distance_keeps_memory(attention: str):
 @pytest.mark.parametrize(
     'fields, message',
     [
-        (FAVOR, 'keeps no memory: use causal'),
-        ({'attention': 'sparse_fixed(8, 2)'}, 'keeps no memory: use causal'),
-        ({'stack': 'reversible', 'norm': 'pre'}, r'reversible stack \(model\.stack\) keeps no memory'),
-        ({'positions': 'learned'}, 'positions must go by distance'),
+        (FAVOR, 'cannot use memory: use causal'),
+        ({'attention': 'sparse_fixed(8, 2)'}, 'cannot use memory: use causal'),
+        ({'stack': 'reversible', 'norm': 'pre'}, r'reversible stack \(model\.stack\) cannot use memory'),
+        ({'positions': 'learned'}, 'positions must be relative'),
     ],
 )
 def test_what_keeps_no_memory_is_named(fields: dict, message: str):
@@ -273,7 +273,7 @@ def test_recurrent_layers_serve_every_task():
         (
             LANGUAGE,
             {'memory_length': 4, 'positions': 'none', 'rotary': False, 'data': {'batches': 'streams'}},
-            "model.memory_length is 4; it must be 0, or 1 with model.cell 'gru': the state, which stands for",
+            "model.memory_length is 4; it must be 0, or 1 with model.cell 'gru': the state, which summarises",
         ),
         (
             LANGUAGE,
@@ -284,7 +284,7 @@ def test_recurrent_layers_serve_every_task():
         (
             LANGUAGE,
             {'memory_length': 1, 'same_length': True, 'positions': 'none', 'data': {'batches': 'streams'}},
-            "model.same_length is True; it must be False with model.cell 'gru', whose state tells no tokens apart",
+            "model.same_length is True; it must be False with model.cell 'gru', whose state has no single tokens",
         ),
         (LANGUAGE, {'mesh': {'sequence': 2}}, "mesh.sequence is 2; layers of model.cell 'gru' read rows position by"),
         (

@@ -64,7 +64,7 @@ def test_each_noise_names_the_fields_it_reads():
         (NOISE | {'eval': EvalConfig(beams=9)}, "eval.beams is 9; with noise.name 'bart' it must be 4"),
         (PAIRS | {'data': DataConfig(source='text:*.txt')}, "data.source is 'text:.*'; with noise.name 'none' it must"),
         (PAIRS | {'data': DataConfig(prefetch=2)}, "data.prefetch is 2; with noise.name 'none' it must be 4"),
-        (RUN, 'pairs.train is empty; the task text_to_text needs sets of pairs to train on, or noise'),
+        (RUN, 'pairs.train is empty; the task text_to_text needs datasets of pairs to train on, or noise'),
         (
             NOISE | {'task': 'pretraining', 'model': ModelConfig()},
             "noise.name is 'bart'; the task pretraining does not",

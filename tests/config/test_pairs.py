@@ -49,16 +49,16 @@ def test_a_run_of_text_to_text():
         ({'pairs': dataclasses.replace(RUN['pairs'], target_length=600)}, 'pairs.target_length 600 is beyond'),
         (
             {'mesh': MeshConfig(sequence=2), 'model': dataclasses.replace(MODEL, cross_attention='window(4)')},
-            "mesh.sequence is 2; model.cross_attention 'window\\(4\\)' reads positions",
+            "mesh.sequence is 2; model.cross_attention 'window\\(4\\)' does not work with",
         ),
-        ({'mesh': MeshConfig(sequence=3)}, 'mesh.sequence is 3; data.length 128 does not divide'),
+        ({'mesh': MeshConfig(sequence=3)}, 'mesh.sequence is 3; data.length 128 is not a multiple of it'),
         (
             {'model': dataclasses.replace(MODEL, decoder_attention='full')},
             "^model.decoder_attention 'full' is not causal; write 'causal",
         ),
         (
             {'model': dataclasses.replace(MODEL, decoder_attention='causal;causal;causal')},
-            "^model.decoder_attention 'causal;causal;causal' does not serve: ",
+            "^model.decoder_attention 'causal;causal;causal' does not fit a decoder: ",
         ),
         (
             {'model': dataclasses.replace(MODEL, adaptive_cutoffs=(9,)), 'train': TrainConfig(z_loss=1e-4)},
@@ -66,7 +66,7 @@ def test_a_run_of_text_to_text():
         ),
         (
             {'pairs': TWO},
-            "^model.shared_table is True; it must be False with pairs.target_tokenizer 'train:bpe': ids of",
+            "^model.shared_table is True; it must be False with pairs.target_tokenizer 'train:bpe': the same id",
         ),
         (
             {'pairs': TWO, 'model': APART},

@@ -31,12 +31,12 @@ from efficient_attention.errors import InputError
         ),
         (
             {'method': 'magnitude', 'block': 8},
-            'prune.block is 8, and neither attention nor feed_forward goes by blocks',
+            "prune.block is 8, and neither prune.attention nor prune.feed_forward is 'block'",
         ),
         ({'method': 'magnitude', 'attention': 'none', 'feed_forward': 'none'}, 'are both none, so that nothing is'),
         ({'method': 'magnitude', 'attention': 'none', 'keep_attention': 0.5}, "and prune.attention is 'none'"),
         ({'method': 'magnitude', 'attention': 'unit'}, "prune.attention is 'unit'; known: weight, block, head, none"),
-        ({'method': 'soft_movement'}, 'prune.penalty is 0.0; with prune.method .soft_movement. it alone decides'),
+        ({'method': 'soft_movement'}, 'prune.penalty is 0.0; it must be above 0 with prune.method .soft_movement.'),
         ({'method': 'soft_movement', 'penalty': 1.0, 'keep': 0.3}, "prune.method 'soft_movement' does not read"),
         ({'method': 'fixed'}, "prune.mask_from is empty; prune.method 'fixed' takes the zeros"),
         (

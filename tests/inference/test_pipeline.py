@@ -255,7 +255,7 @@ def test_words_that_a_vocabulary_of_words_lacks_are_said(served, monkeypatch):
     run('the purple dog')  # pieces of a word have their characters, but for those that no text of BERT's has
     monkeypatch.setattr(run, 'encoder', text_encoder(Path('fixed:listops')))
     run(['[MAX 1 2 ]', '( [MIN 3 4 ] )'])
-    with pytest.warns(UserWarning, match=r'^input: 2 words are none of the 20 of the tokenizer$'):
+    with pytest.warns(UserWarning, match=r'^input: 2 words are not among the 20 of the tokenizer$'):
         run(['[MAX 1 2 ]', '[MAX one 2 ] ]]'])
 
 

@@ -44,7 +44,7 @@ def test_a_released_marian_reads_with_one_model_and_writes_with_both(tmp_path: P
         assert one.pieces and one.text == ''.join(one.pieces).replace('▁', ' ').strip()
     config = glue_config('sst2-pretrained')
     config.train.start_from = str(folder)
-    with pytest.raises(InputError, match='source.spm: models with two SentencePiece files translate here'):
+    with pytest.raises(InputError, match='source.spm: models with two SentencePiece files can only translate'):
         fill_config(config.to_dict())
     (tmp_path / 'out' / 'target.spm').write_bytes(b'another')
     with pytest.raises(InputError, match='out is damaged: target.spm is not what was written'):

@@ -254,11 +254,11 @@ def test_the_gradient_to_later_tokens_is_zero_with_memory(kind):
 @pytest.mark.parametrize(
     'fields, message',
     [
-        ({'attention': 'favor(8, causal=True)'}, 'keeps no memory'),
-        ({'attention': 'lsh(8, 1, causal=True)', 'shared_qk': True}, 'keeps no memory'),
-        ({'attention': 'sparse_fixed(8, 2)'}, 'keeps no memory'),
-        ({'stack': 'reversible', 'norm': 'pre', 'rotary': True}, r'reversible stack \(model.stack\) keeps no memory'),
-        ({'positions': 'learned'}, 'positions must go by distance'),
+        ({'attention': 'favor(8, causal=True)'}, 'cannot use memory'),
+        ({'attention': 'lsh(8, 1, causal=True)', 'shared_qk': True}, 'cannot use memory'),
+        ({'attention': 'sparse_fixed(8, 2)'}, 'cannot use memory'),
+        ({'stack': 'reversible', 'norm': 'pre', 'rotary': True}, r'reversible stack \(model.stack\) cannot use memory'),
+        ({'positions': 'learned'}, 'positions must be relative'),
         (XL | {'attention': 'causal & strided(4)', 'memory_length': 0}, 'must be causal or'),
         (XL | {'attention': 'causal & window(3, 2)', 'memory_length': 0}, 'must be causal or'),
         (XL | {'attention': 'causal & window(3) | causal & window(9)'}, 'must be causal or'),
@@ -275,8 +275,8 @@ def test_what_keeps_no_memory_is_refused(fields, message):
         ({'stack': 'reversible', 'norm': 'pre'}, '^a reversible stack'),
         ({'attention': 'sparse_fixed(5, 1)'}, "^model.attention 'sparse_fixed"),
         ({'attention': 'favor(8, causal=True)'}, "^model.attention 'favor"),
-        ({'positions': 'sinusoidal'}, '^positions must go by distance'),
-        ({'relative': 'tupe'}, '^positions must go by distance'),
+        ({'positions': 'sinusoidal'}, '^positions must be relative'),
+        ({'relative': 'tupe'}, '^positions must be relative'),
     ],
 )
 def test_a_decoder_without_memory_in_its_config_is_not_continued_unless_it_could_keep_one(fields, message):

@@ -136,7 +136,7 @@ def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
 
 
 def test_what_cannot_be_learned_so_is_one_line():
-    with pytest.raises(InputError, match='linformer learns arrays of its own, and layers that take mechanisms in turn'):
+    with pytest.raises(InputError, match='linformer learns arrays, and layers that alternate between mechanisms'):
         dataclasses.replace(CONFIG, attention='linformer(3, 12);full')
     for field, value in (('rotary', True), ('shared_qk', True), ('score', 'additive'), ('relative', 'transformer_xl')):
         with pytest.raises(InputError, match=f'model.{field} is .*compares no queries with keys'):
@@ -149,5 +149,5 @@ def test_what_cannot_be_learned_so_is_one_line():
         dataclasses.replace(CONFIG, cross_attention='routing(3, 4)')
     with pytest.raises(InputError, match='routing local_heads is 2; it must be below 2, the heads'):
         dataclasses.replace(CONFIG, attention='routing(3, 4, local_heads=2)')
-    with pytest.raises(InputError, match='arrays that all layers share are served in model.attention alone'):
+    with pytest.raises(InputError, match='arrays that all layers share work only in model.attention'):
         dataclasses.replace(CONFIG, cross_attention='linformer(3, 12, by_layer=False)')

@@ -150,10 +150,10 @@ def test_what_evaluation_cannot_do_is_one_line(workdir, protocol, message):
         ({'model.compressed_length': 0}, "model.compressed_length is 0; it must be above 0 with model.compression 'co"),
         ({'model.compression_rate': 3}, 'data.length is 16; it must be a multiple of model.compression_rate 3'),
         ({'model.compression': 'mean'}, 'model.reconstruction_weight is 0.5; it must be 0 with model.compression'),
-        ({'model.stack': 'reversible', 'model.remat': 'none'}, r'a reversible stack \(model.stack\) keeps no memory'),
+        ({'model.stack': 'reversible', 'model.remat': 'none'}, r'a reversible stack \(model.stack\) cannot use memory'),
         (
             {'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2, 'model.compressed_length': 7},
-            'mesh.sequence is 2; model.compressed_length 7 does not divide over so many devices',
+            'mesh.sequence is 2; model.compressed_length 7 is not a multiple of it',
         ),
     ],
 )

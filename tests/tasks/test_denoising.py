@@ -197,7 +197,7 @@ def test_a_corpus_that_was_prepared_beforehand_is_found(corpus: dict[str, Any], 
             'pairs.target_length is 2; with noise it must be 4 or',
         ),
         ('bart', {'pairs.begin': '<go>'}, "pairs.begin is '<go>', which the tokenizer lacks"),
-        ('bart', {'pairs.start': '<go>'}, 'tokenizer train:unigram: no <go> in its vocabulary, which targets were to'),
+        ('bart', {'pairs.start': '<go>'}, 'tokenizer train:unigram: no <go> in its vocabulary; it was named as'),
         ('bart', {'data.held_out': 1.0}, 'the train split of the corpus has 0 tokens'),
         (
             'span_corruption',

@@ -185,7 +185,7 @@ def test_the_result_names_its_protocol(workdir, monkeypatch):
     [
         ({'data.batches': 'windows'}, "data.batches is 'windows'; with model.memory_length 24"),
         ({'eval.stride': 8}, 'eval.stride is 8 with a memory of 24 tokens'),
-        ({'model.attention': 'favor(8, causal=True)', 'model.relative': 'none'}, 'keeps no memory'),
+        ({'model.attention': 'favor(8, causal=True)', 'model.relative': 'none'}, 'cannot use memory'),
         ({'model.memory_length': 0, 'model.same_length': True}, 'model.same_length is True'),
         ({'model.memory_length': -3}, 'model.memory_length is -3'),
         ({'model.relative': 'none', 'model.rotary': True, 'model.clamp_length': 9}, 'model.clamp_length is 9'),

@@ -1,1 +1,1 @@
-"""Long Range Arena: rows of ids with a class each, generated or read, and their cache."""
+"""Long Range Arena and two similar tasks, recall and passages: labelled rows of ids, generated or read from files."""

@@ -1,4 +1,4 @@
-"""A row of a long-range task, a set of such rows and its options, the splits, and a generated row's random numbers."""
+"""Base classes of arena (long-range) datasets: a row, a dataset of rows, its options, and its random numbers."""
 
 import abc
 import dataclasses
@@ -16,11 +16,11 @@ from efficient_attention.errors import InputError
 BINARY = ('0', '1')
 SPLITS = ('train', 'dev', 'test')
 NUMBER = re.compile(r'\d{1,9}')
-SHARES = 8  # of all rows that there are: the last two are dev's and test's, the others train's
+SHARES = 8  # hash buckets of generated rows: the last two are for dev and test, all others for train
 
 
 class ArenaRow(NamedTuple):
-    """A row's texts, one or two, each as numbers of words of a vocabulary, uint16 [l]; and the number of its class."""
+    """A row: one or two texts, each an array of word numbers of a vocabulary, uint16 [l]; and its class number."""
 
     texts: tuple[np.ndarray, ...]
     label: int
@@ -28,51 +28,51 @@ class ArenaRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ArenaSet(abc.ABC):
-    """One kind of rows with its options.
+    """A dataset of one kind of rows, with its options.
 
     Attributes:
-        text: what was asked for.
+        text: the text form of the dataset, from the config.
     """
 
     text: str
     kind: ClassVar[str]
-    vocabulary: ClassVar[str]  # of data/tokenizers/fixed.py
-    texts: ClassVar[int] = 1  # of a row
-    is_read: ClassVar[bool] = False  # from files of the original
-    rules: ClassVar[int] = 2  # version of its generator or reader; another version makes other rows
+    vocabulary: ClassVar[str]  # a vocabulary of data/tokenizers/fixed.py
+    texts: ClassVar[int] = 1  # texts per row
+    is_read: ClassVar[bool] = False  # whether rows come from the original files of the benchmark
+    rules: ClassVar[int] = 2  # version of the generator or reader; another version makes different rows
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, by number."""
+        """Returns the names of the classes, by class number."""
         return BINARY
 
     def digest(self, split: str) -> str:  # noqa: ARG002  `text` identifies generated rows
-        """A hash of the files that are read; '' if the set reads no files.
+        """Returns a hash of the files that the dataset reads; '' if it reads no files.
 
         Raises:
-            InputError: what is to be read is missing.
+            InputError: a file is missing.
         """
         return ''
 
     def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most sets have no class folders
-        """The number of files per class, if folders name the classes; else {}. Raises InputError as `digest`."""
+        """Returns class -> number of files, if folders name the classes; else {}. Raises InputError as `digest`."""
         return {}
 
     @abc.abstractmethod
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """The rows of a split in order; raises InputError where one cannot be read."""
+        """Returns the rows of a split in order; raises InputError where a row cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Generated(ArenaSet):
-    """Rows that each follow from the seed, the split and their number."""
+    """A dataset of generated rows: each row is a function of the seed, the split and its row number."""
 
     count: int
     seed: int
 
     @abc.abstractmethod
     def row(self, split: str, index: int) -> ArenaRow:
-        """One row of a split."""
+        """Returns one row of a split."""
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """See `ArenaSet`."""
@@ -80,17 +80,17 @@ class Generated(ArenaSet):
 
 
 class SetOptions:
-    """The options of a set's text, taken one by one."""
+    """The options in a dataset's text form, which a parser removes one by one."""
 
     def __init__(self, text: str, field: str, values: Mapping[str, str]) -> None:
         self.text, self.field, self.left = text, field, dict(values)
 
     def fault(self, what: str) -> InputError:
-        """One line that names the field, the set and what is wrong in it."""
+        """Returns an error that names the config field, the dataset and the fault."""
         return InputError(f'{self.field} is {self.text!r}; {what}')
 
     def word(self, name: str) -> str:
-        """A text that must be there."""
+        """Returns and removes a required option; raises InputError where it is missing."""
         if not self.left.get(name):
             close = difflib.get_close_matches(name, self.left, n=1)
             hint = f'; {close[0]!r} is no option' if close and close[0] != name else ''
@@ -98,7 +98,7 @@ class SetOptions:
         return self.left.pop(name)
 
     def number(self, name: str, least: int, default: int | None = None) -> int:
-        """A whole number of at least `least`."""
+        """Returns and removes an option that must be a whole number of at least `least`."""
         if default is not None and name not in self.left:
             return default
         found = self.word(name)
@@ -107,18 +107,18 @@ class SetOptions:
         return int(found)
 
     def end(self) -> None:
-        """Raises InputError where an option is left over."""
+        """Raises InputError where an option is left, because the dataset does not know it."""
         if self.left:
             raise self.fault(f'it has no option {next(iter(self.left))!r}')
 
 
 def row_stream(seed: int, split: str, index: int) -> np.random.Generator:
-    """The random numbers of one row."""
+    """Returns the random generator of one row."""
     return random_stream(seed, Stream.ARENA_ROW, SPLITS.index(split), index)
 
 
 def is_of_split(text: np.ndarray, split: str) -> bool:
-    """Whether a generated row may come in this split: by a hash of it, so that no two splits share a row."""
+    """Whether a generated row belongs to a split; a hash of the row decides, so no two splits share a row."""
     share = hashlib.blake2b(text.astype('<u2').tobytes(), digest_size=1).digest()[0] % SHARES
     held_out = {'dev': SHARES - 2, 'test': SHARES - 1}
     return share == held_out[split] if split in held_out else share < SHARES - 2

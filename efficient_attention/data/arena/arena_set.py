@@ -1,18 +1,18 @@
-"""Sets of rows of long-range tasks, by a short text: 'listops:rows=2000:length=500-2000:seed=0' and the like.
+"""Opens a Long Range Arena dataset from its text form, such as 'listops:rows=2000:length=500-2000:seed=0'.
 
-    listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     both lengths excluded, as Long Range Arena draws them
+    listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     excludes both lengths, as Long Range Arena does
     pathfinder:rows=<n>:size=<16|20|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
         [:starts=<drawn|fixed>][:seed=<n>]
     recall:rows=<n>:length=<words>:pairs=<n>[:keys=<n>][:values=<n>][:seed=<n>]
     passages:rows=<n>:length=<bytes>[:seed=<n>]:source=<stdlib, text:<glob>, ... as data.source>
-    imdb:folder=<with train/{neg,pos} and test/{neg,pos}>       bytes; a tenth of train validates
-    cifar10:folder=<with train/<class> and test/<class>>        grey 32 x 32 images; a tenth of train validates
+    imdb:folder=<with train/{neg,pos} and test/{neg,pos}>       bytes; a tenth of train is the validation set
+    cifar10:folder=<with train/<class> and test/<class>>        grey 32 x 32 images; a tenth of train is for validation
     listops:folder=<with basic_{train,val,test}.tsv>            the released rows of Long Range Arena
-    pathfinder:folder=<with metadata/*.npy and imgs/>           its pictures; 80, 10, 10 % of them in their order
+    pathfinder:folder=<with metadata/*.npy and imgs/>           its pictures, in order: 80 % train, 10 % dev, 10 % test
     aan:folder=<with new_aan_pairs.{train,eval,test}.tsv>       pairs of texts, bytes
 
-Source and folder stand at the end: they may have colons. The split is that of the config's field. A generated row is a
-function of (seed, split, its number) alone.
+Source and folder must come last, because they may contain colons. The config field that names the dataset decides the
+split. A generated row is a function of only (seed, split, row number).
 """
 
 import importlib
@@ -23,14 +23,14 @@ from typing import Any
 from efficient_attention.data.arena.arena_row import ArenaSet, SetOptions
 
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
-# What makes the set of each kind from its options. A run loads only the module of its own kind.
+# Kind -> function that makes the dataset from its options. A run imports only the module of its kind.
 GENERATED = {
     'listops': 'listops.listops_set',
     'pathfinder': 'pathfinder.pathfinder_set',
     'recall': 'recall.recall_set',
     'passages': 'passages.passages_set',
 }
-# The class of each kind that is read from a folder, by the set's text and the folder.
+# Kind -> class of a dataset that is read from a folder; its arguments are the text form and the folder.
 READ = {
     'imdb': 'file_sets.Reviews',
     'cifar10': 'file_sets.Images',
@@ -41,14 +41,14 @@ READ = {
 
 
 def open_set(text: str, field: str) -> ArenaSet:
-    """The set of a short text, as above.
+    """Returns the dataset of a text form, see the module docstring.
 
     Args:
-        text: of a config's field.
-        field: its name, for messages.
+        text: the text form.
+        field: name of its config field, for messages.
 
     Raises:
-        InputError: unknown kind or option, or a number out of range; names the field and what is wrong.
+        InputError: unknown kind or option, or a number out of range; the message names the field and the fault.
     """
     kind, _, rest = text.partition(':')
     last = LAST.search(rest)
@@ -58,7 +58,7 @@ def open_set(text: str, field: str) -> ArenaSet:
     if kind not in GENERATED | READ:
         raise options.fault(f'known kinds of rows: {", ".join(GENERATED | READ)}')
     if len(values) < len(parts):
-        raise options.fault('an option comes twice')
+        raise options.fault('an option is given twice')
     if kind in READ and ('folder' in options.left or kind not in GENERATED):
         found = loaded(READ[kind])(text, Path(options.word('folder')).expanduser())
     else:
@@ -68,6 +68,6 @@ def open_set(text: str, field: str) -> ArenaSet:
 
 
 def loaded(name: str) -> Any:
-    """A class or function of this folder by its module and name."""
+    """Returns a class or function of this package, given '<module>.<name>'."""
     module, member = name.split('.')
     return getattr(importlib.import_module(f'efficient_attention.data.arena.{module}'), member)

@@ -1,4 +1,4 @@
-"""Sets of rows that are read from the files of the original: reviews, images, pairs, ListOps and Pathfinder."""
+"""Long Range Arena datasets that are read from the original files: IMDB, CIFAR-10, AAN, ListOps and Pathfinder."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from efficient_attention.data.sources.text_files import digest_files
 
 @dataclasses.dataclass(frozen=True)
 class FileSet(ArenaSet):
-    """Rows out of the files of a folder."""
+    """A dataset whose rows are read from the files of a folder."""
 
     is_read = True
     folder: Path
@@ -38,14 +38,14 @@ class FileSet(ArenaSet):
 
 @dataclasses.dataclass(frozen=True)
 class Reviews(FileSet):
-    """See `review_rows`."""
+    """IMDB reviews, see `review_rows`."""
 
     kind = 'imdb'
     vocabulary = 'bytes'
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """neg, pos."""
+        """Returns the class names neg and pos."""
         return REVIEW_LABELS
 
     def digest(self, split: str) -> str:
@@ -63,7 +63,7 @@ class Reviews(FileSet):
 
 @dataclasses.dataclass(frozen=True)
 class Images(FileSet):
-    """See `image_rows`."""
+    """Grey CIFAR-10 images, see `image_rows`."""
 
     kind = 'cifar10'
     vocabulary = 'grey'
@@ -74,7 +74,7 @@ class Images(FileSet):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The folders' names."""
+        """Returns the names of the class folders."""
         return self._labels
 
     def digest(self, split: str) -> str:
@@ -92,7 +92,7 @@ class Images(FileSet):
 
 @dataclasses.dataclass(frozen=True)
 class CitationPairs(FileSet):
-    """See `pair_rows`."""
+    """AAN's pairs of papers, see `pair_rows`."""
 
     kind = 'aan'
     vocabulary = 'bytes'
@@ -100,7 +100,7 @@ class CitationPairs(FileSet):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """0, 1."""
+        """Returns the class names 0 and 1."""
         return PAIR_LABELS
 
     def digest(self, split: str) -> str:
@@ -114,14 +114,14 @@ class CitationPairs(FileSet):
 
 @dataclasses.dataclass(frozen=True)
 class Tables(FileSet):
-    """See `table_rows`."""
+    """The released tables of ListOps, see `table_rows`."""
 
     kind = 'listops'
     vocabulary = 'listops'
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The ten digits."""
+        """Returns the ten digits."""
         return tuple(map(str, range(10)))
 
     def digest(self, split: str) -> str:
@@ -135,13 +135,13 @@ class Tables(FileSet):
 
 @dataclasses.dataclass(frozen=True)
 class Pictures(FileSet):
-    """See `picture_rows`."""
+    """The released pictures of Pathfinder, see `picture_rows`."""
 
     kind = 'pathfinder'
     vocabulary = 'grey'
 
     def digest(self, split: str) -> str:
-        """See `ArenaSet`; hashes the lists, which hold the labels, and the split's pictures."""
+        """See `ArenaSet`; hashes the lists, which have the labels, and the pictures of the split."""
         pictures = [picture.path for picture in pictures_of(self.folder, split)]
         return digest_files([*picture_lists(self.folder), *pictures])
 

@@ -1,7 +1,7 @@
-"""Rows of long-range tasks that are read: IMDB's reviews, CIFAR-10's images, the citation pairs of AAN.
+"""Reads IMDB reviews, CIFAR-10 images and AAN's citation pairs from folders, as rows of Long Range Arena.
 
-Nothing is downloaded; what must lie where stands with each reader. A part of the training rows, chosen by a hash of
-their content, validates, so that the test rows choose nothing.
+Nothing is downloaded; each reader's docstring describes its files. A hash of their content selects some training rows
+as the validation set, so test rows are not used for any choice.
 """
 
 import collections
@@ -18,9 +18,9 @@ from efficient_attention.data.preparation.held_out_documents import document_has
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 
-HELD_OUT = 10  # one training row of so many validates
+HELD_OUT = 10  # one in 10 training rows is in the validation set
 IMAGE_SIDE = 32
-GREY = np.array([0.2989, 0.587, 0.114])  # of red, green and blue
+GREY = np.array([0.2989, 0.587, 0.114])  # weights of red, green and blue
 REVIEW_LABELS = ('neg', 'pos')
 PAIR_LABELS = ('0', '1')
 PAIR_FILES = {'train': 'new_aan_pairs.train.tsv', 'dev': 'new_aan_pairs.eval.tsv', 'test': 'new_aan_pairs.test.tsv'}
@@ -28,16 +28,16 @@ PAIR_COLUMNS = 5  # label, two identifiers, two texts
 
 
 def review_files(folder: Path, split: str) -> tuple[Path, ...]:
-    """The files of <folder>/{train,test}/{neg,pos}/*.txt that a split is made of, in order.
+    """Returns the files <folder>/{train,test}/{neg,pos}/*.txt of a split, in order.
 
     Raises:
-        InputError: there are none; names what is missing.
+        InputError: there are no files; the message names the missing ones.
     """
     return _class_files(folder / ('test' if split == 'test' else 'train'), REVIEW_LABELS, '*.txt')
 
 
 def review_rows(files: Sequence[Path], split: str) -> Iterator[ArenaRow]:
-    """A review's bytes, and 1 where it is positive; of train without the tenth that validates, which is dev."""
+    """Yields the bytes and label (1 = positive) of each review; dev is the validation tenth of the training files."""
     for path in files:
         data = _bytes_of(path)
         if split == 'test' or is_held_out(data) == (split == 'dev'):
@@ -45,13 +45,13 @@ def review_rows(files: Sequence[Path], split: str) -> Iterator[ArenaRow]:
 
 
 def image_files(folder: Path, split: str) -> tuple[Path, ...]:
-    """The files of <folder>/{train,test}/<class>/* that a split is made of; raises InputError where there are none."""
+    """Returns the files <folder>/{train,test}/<class>/* of a split; raises InputError where there are none."""
     part = folder / ('test' if split == 'test' else 'train')
     return _class_files(part, image_labels(folder), '*')
 
 
 def image_labels(folder: Path) -> tuple[str, ...]:
-    """The classes of <folder>/train, its folders' names, sorted; raises InputError where there are not two."""
+    """Returns the sorted folder names of <folder>/train, the classes; raises InputError for fewer than two."""
     part = folder / 'train'
     found = tuple(sorted(path.name for path in part.iterdir() if path.is_dir())) if part.is_dir() else ()
     if len(found) < 2:
@@ -60,7 +60,7 @@ def image_labels(folder: Path) -> tuple[str, ...]:
 
 
 def image_rows(files: Sequence[Path], split: str, labels: Sequence[str]) -> Iterator[ArenaRow]:
-    """The 1,024 grey values of an image row by row, 0.2989 R + 0.587 G + 0.114 B, and its class.
+    """Yields each image's 1,024 grey values row by row, 0.2989 R + 0.587 G + 0.114 B, and its class.
 
     Raises:
         InputError: an image cannot be read or is not 32 x 32.
@@ -72,7 +72,7 @@ def image_rows(files: Sequence[Path], split: str, labels: Sequence[str]) -> Iter
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """An image's width and height; raises InputError where it cannot be read."""
+    """Returns the width and height of an image; raises InputError where it cannot be read."""
     try:
         with Image.open(path) as image:
             return image.size
@@ -81,7 +81,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def grey_pixels(path: Path, side: int = IMAGE_SIDE) -> np.ndarray:
-    """An image's grey values, uint8 [side^2]; raises InputError where it cannot be read or is not side x side."""
+    """Returns an image's grey values, uint8 [side^2]; raises InputError where it is unreadable or not side x side."""
     try:
         with Image.open(path) as image:
             if image.size != (side, side):
@@ -94,12 +94,12 @@ def grey_pixels(path: Path, side: int = IMAGE_SIDE) -> np.ndarray:
 
 
 def class_counts(files: Sequence[Path]) -> dict[str, int]:
-    """How many of the files, in the order of their classes, each class has, which is their folder's name."""
+    """Returns class -> number of files, in the order of the files; a file's folder is its class."""
     return dict(collections.Counter(path.parent.name for path in files))
 
 
 def pair_file(folder: Path, split: str) -> Path:
-    """AAN's file of a split; raises InputError that says what it is called and why nobody can fetch it."""
+    """Returns AAN's file of a split; if it is missing, raises an InputError that explains why nobody can fetch it."""
     path = folder / PAIR_FILES[split]
     if not path.is_file():
         raise InputError(
@@ -110,10 +110,10 @@ def pair_file(folder: Path, split: str) -> Path:
 
 
 def pair_rows(path: Path) -> Iterator[ArenaRow]:
-    """The bytes of both texts and the label of each line: label, two identifiers, two texts, with tabs between.
+    """Yields the bytes of both texts and the label per line: label, two identifiers, two texts, separated by tabs.
 
     Raises:
-        InputError: a line has other columns or another label; names it.
+        InputError: a line has other columns or another label; the message names the line.
     """
     for number, line in read_lines(path):
         fields = line.split('\t')
@@ -126,12 +126,12 @@ def pair_rows(path: Path) -> Iterator[ArenaRow]:
 
 
 def words_of(data: bytes) -> np.ndarray:
-    """Bytes as numbers of words of the byte vocabulary, uint16 [l]."""
+    """Returns bytes as word numbers of the byte vocabulary, uint16 [l]."""
     return np.frombuffer(data, np.uint8).astype(np.uint16)
 
 
 def is_held_out(data: bytes) -> bool:
-    """Whether a training row with this content validates."""
+    """Whether a training row with this content is in the validation set."""
     return document_hash(data) % HELD_OUT == 0
 
 

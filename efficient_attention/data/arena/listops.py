@@ -1,7 +1,8 @@
-"""ListOps: nested operations on digits, whose value is the class (Nangia and Bowman 2018, arXiv 1804.06028).
+"""Generates ListOps rows: nested operations on digits; the value is the class (Nangia and Bowman 2018, 1804.06028).
 
-As Long Range Arena draws them (Tay et al. 2020, arXiv 2011.04006): a node above the tenth level is an operator with
-probability a quarter and then has 2 to 10 arguments; trees between two lengths are kept, both excluded.
+Trees have Long Range Arena's distribution (Tay et al. 2020, arXiv 2011.04006). A node above the tenth level is an
+operator with probability 1/4 and then has 2 to 10 arguments. Only trees with a length strictly between two limits are
+used.
 """
 
 import dataclasses
@@ -17,13 +18,13 @@ DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MI
 DEEPEST = 10  # the level at which every node is a digit, counted from 1
 MOST_ARGUMENTS = 10
 OPERATOR_SHARE = 0.25
-MOST_TREES = 20_000  # that are drawn for a row; of the original's lengths one in a hundred serves a test row
+MOST_TREES = 20_000  # sampled per row; with Long Range Arena's lengths about 1 in 100 is usable for a test row
 RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
-BLOCK = 1024  # numbers that are drawn at once
+BLOCK = 1024  # random numbers generated at once
 
 
 def value_of(operator: int, values: Sequence[int]) -> int:
-    """What an operator, by the number of its word, makes of digits: the median of an even number is rounded down."""
+    """Returns the value of an operator (a word number) on some digits; the median of an even count is rounded down."""
     if operator == DIGITS:
         return min(values)
     if operator == DIGITS + 1:
@@ -35,10 +36,10 @@ def value_of(operator: int, values: Sequence[int]) -> int:
 
 
 def listops_row(seed: int, split: str, index: int, shortest: int, longest: int) -> ArenaRow:
-    """Row number `index` of a split: a tree of more than `shortest` and fewer than `longest` words, and its value.
+    """Returns row `index` of a split: a tree with more than `shortest` and fewer than `longest` words, and its value.
 
     Raises:
-        InputError: hardly any tree has such a length.
+        InputError: almost no tree has such a length.
     """
     numbers = _numbers(row_stream(seed, split, index))
     for _ in range(MOST_TREES):
@@ -59,7 +60,10 @@ def _numbers(rng: np.random.Generator) -> Iterator[float]:
 
 
 def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
-    """The words of a tree and its value; of one that becomes too long some words, at least `longest`."""
+    """Returns the words and the value of a random tree.
+
+    A tree that grows too long is cut, but has at least `longest` words.
+    """
     words: list[int] = []
     open_nodes: list[tuple[int, int, list[int]]] = []  # operator, arguments, values so far
     while len(words) < longest:
@@ -88,7 +92,7 @@ def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
 
 @dataclasses.dataclass(frozen=True)
 class ListOps(Generated):
-    """Trees between two lengths, both excluded."""
+    """Generated ListOps trees with a length strictly between two limits."""
 
     kind = 'listops'
     vocabulary = 'listops'
@@ -97,7 +101,7 @@ class ListOps(Generated):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The ten digits."""
+        """Returns the ten digits."""
         return tuple(map(str, range(10)))
 
     def row(self, split: str, index: int) -> ArenaRow:
@@ -106,11 +110,11 @@ class ListOps(Generated):
 
 
 def listops_set(options: SetOptions) -> ListOps:
-    """The set of these options; raises InputError where one is missing or out of range."""
+    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     match = RANGE.fullmatch(options.word('length'))
     if match is None or not 0 <= int(match[1]) < int(match[2]) - 1:
         raise options.fault('length must be <shortest>-<longest>, with a whole number between them')
     if int(match[2]) <= 4:
-        raise options.fault('length must let in a tree of at least 4 words: an operator, two digits, a bracket')
+        raise options.fault('length must allow a tree of at least 4 words: an operator, two digits, a bracket')
     return ListOps(options.text, count, seed, int(match[1]), int(match[2]))

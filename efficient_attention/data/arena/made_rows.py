@@ -1,4 +1,4 @@
-"""The rows of a set in order, those that take long to generate in several processes."""
+"""Yields the rows of a dataset in order; slow generators run in several processes."""
 
 import functools
 import logging
@@ -9,23 +9,23 @@ from efficient_attention.data.arena.arena_row import ArenaRow, ArenaSet, Generat
 from efficient_attention.data.preparation.worker_processes import in_processes, usable_cores
 from efficient_attention.errors import InputError
 
-PATIENCE = 5.0  # seconds before other processes are started
-CHUNK = 16  # rows of one task
+PATIENCE = 5.0  # seconds before worker processes start
+CHUNK = 16  # rows per task
 FAULT = 'a process that generates rows died'
 
 
 def made_rows(arena_set: ArenaSet, split: str, *, processes: int = 0, patience: float = PATIENCE) -> Iterator[ArenaRow]:
-    """The rows of a split, the same and in the same order on any number of processes.
+    """Yields the rows of a split; the rows and their order do not depend on the number of processes.
 
     Args:
-        arena_set: which rows.
+        arena_set: the dataset.
         split: 'train', 'dev' or 'test'.
-        processes: how many generate rows; 0 = one for each core. What is read from files is read in this process.
-        patience: seconds, those of the reader too, after which others are started for the rows that are left. Where
-            none can be, as from a script without a __main__ guard, or one dies, this process makes the rest.
+        processes: processes that generate rows; 0 = one per core. Rows from files are always read in this process.
+        patience: seconds, including the caller's work per row, after which worker processes generate the remaining
+            rows. If none can start, as in a script without a __main__ guard, or one dies, this process continues.
 
     Raises:
-        InputError: what is read is missing or bad.
+        InputError: a file is missing or invalid.
     """
     processes = processes or usable_cores()
     if not isinstance(arena_set, Generated) or processes == 1:
@@ -43,7 +43,7 @@ def made_rows(arena_set: ArenaSet, split: str, *, processes: int = 0, patience: 
                     yield row
                     index += 1
     except InputError as error:
-        logging.getLogger(__name__).warning('%s; the rows from %d on are generated in this one', error, index)
+        logging.getLogger(__name__).warning('%s; the main process generates the rows from %d on', error, index)
         for number in range(index, arena_set.count):
             yield arena_set.row(split, number)
 

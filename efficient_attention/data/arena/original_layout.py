@@ -1,16 +1,16 @@
-"""Writes sets of rows in the files of the original benchmark, for other code's loaders.
+"""Writes datasets of rows in the file layout of the original benchmark, so that other code can load them.
 
     listops     basic_{train,val,test}.tsv: Source and Target; parentheses round an operator and each of its arguments
     recall      the same two columns
-    pathfinder  pathfinder<size>/curv_contour_length_<bars>/imgs/<batch>/sample_<i>.png (of the easy ones, which have
-                the least bars, curv_baseline), and beside it
-                metadata/<batch>.npy, which is text: folder, file, number, label, continuity, bars of a path and of a
-                distractor, length and thickness of a bar, margins, contrasts, with spaces between
-    passages    new_aan_pairs.{train,eval,test}.tsv, as AAN's: label, two names, two texts
+    pathfinder  pathfinder<size>/curv_contour_length_<bars>/imgs/<batch>/sample_<i>.png (curv_baseline for the easy
+                images, which have the fewest bars), and in the same folder the text file
+                metadata/<batch>.npy: folder, file, number, label, continuity, bars of a path and of a distractor,
+                length and thickness of a bar, margins, contrasts, separated by spaces
+    passages    new_aan_pairs.{train,eval,test}.tsv, like AAN's: label, two names, two texts
 
-The rows of 'train', 'dev' and 'test' go to the places of train, validation and test; a Pathfinder loader splits one
-folder itself, so these come one after another. What is read from the original files (imdb, cifar10, aan) is not written
-again.
+The rows of 'train', 'dev' and 'test' go to the files for training, validation and test. A Pathfinder loader splits one
+folder, so the three splits follow each other there. Datasets read from original files (imdb, cifar10, aan) are not
+written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,29 +31,31 @@ from efficient_attention.whole_files import cannot_be_written, whole_file, write
 
 VALIDATION = {'train': 'train', 'dev': 'val', 'test': 'test'}
 IMAGES_A_FOLDER = 10_000
-BATCH = 0  # the number of the first folder of images
+BATCH = 0  # number of the first folder of images
 
 
 def write_sets(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
-    """Writes the rows of each split's set; returns the files, of images their metadata.
+    """Writes the rows of each split's dataset; returns the written files, for images only their metadata.
 
     Raises:
-        InputError: the sets are of several kinds, or of one that is read from its original files; a file is there
-            already, or a folder of images is not empty; or as `rows`.
+        InputError: the datasets are of different kinds, or are read from original files; a file exists already, or a
+            folder of images is not empty; or as `rows`.
     """
     for one in sets.values():
         if one.is_read and one.kind in WRITERS:
-            raise InputError(f'{one.text} is read from the files of the original, which are not written again')
+            raise InputError(f'{one.text} is read from the original files; only generated rows are written')
     kinds = {one.kind for one in sets.values()}
     if len(kinds) != 1 or not kinds <= WRITERS.keys():
         known = ', '.join(WRITERS)
-        raise InputError(f'the sets are of {", ".join(sorted(kinds)) or "no kind"}; one kind is written, of {known}')
+        raise InputError(
+            f'the datasets are of {", ".join(sorted(kinds)) or "no kind"}; write one kind at a time: {known}'
+        )
     return WRITERS[kinds.pop()]({split: sets[split] for split in SPLITS if split in sets}, folder)
 
 
 def nested_text(words: Sequence[str]) -> str:
-    """ListOps' words as published: '( ( ( [MAX 1 ) 2 ) ] )' of '[MAX 1 2 ]'."""
-    open_nodes: list[str] = []  # texts of operators so far, the innermost last
+    """Returns ListOps words in the published form: '( ( ( [MAX 1 ) 2 ) ] )' for '[MAX 1 2 ]'."""
+    open_nodes: list[str] = []  # texts of unfinished operators, the innermost last
     for word in words:
         if word in WORDS['listops'][DIGITS:CLOSE]:
             open_nodes.append(word)
@@ -90,21 +92,21 @@ def _write_pairs(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
 
 
 def _refuse_files(paths: Iterable[Path]) -> None:
-    """Raises InputError where a file is there: it may be an original one, which nobody could get again."""
+    """Raises InputError where a file exists: it may be an original file that nobody can download again."""
     for path in paths:
         if path.exists():
             raise InputError(f'{path} is there already; remove it or name another folder')
 
 
 def _write_lines(path: Path, lines: Iterator[str]) -> Path:
-    """Writes a file line by line, however many there are; returns its path."""
+    """Writes lines to a file without collecting them in memory; returns its path."""
     with whole_file(path) as partial, partial.open('w', encoding='utf-8') as file:
         file.writelines(f'{line}\n' for line in lines)
     return path
 
 
 def _one_line(text: np.ndarray) -> str:
-    """A text of bytes without tabs and line breaks; cut characters are left out."""
+    """Returns a byte text as one line, without tabs and incomplete characters."""
     return ' '.join(bytes(text.astype(np.uint8)).decode(errors='ignore').split())
 
 
@@ -114,13 +116,14 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     kinds = {(one.size, one.bars, one.distractors, one.fixed) for one in sets.values() if isinstance(one, Pathfinder)}
     if len(kinds) > 1:
         raise InputError(
-            'the sets differ in size, bars, distractors or starts of their images; one folder holds images of one kind'
+            'the datasets differ in size, bars, distractors or starts of their images; '
+            'a folder must have images of one kind'
         )
     is_easy = first.bars == bars_of(first.size)['easy']
     kind = 'curv_baseline' if is_easy else f'curv_contour_length_{first.bars}'
     top = folder / f'pathfinder{first.size}' / kind
     if top.exists() and any(top.iterdir()):
-        raise InputError(f'{top} has files already, of which some might stay; remove it or name another folder')
+        raise InputError(f'{top} has files already, and some might remain; remove it or name another folder')
     settings = _settings_text(first)
     lines: dict[int, list[str]] = {}
     for number, row in enumerate(_all_rows(sets)):
@@ -141,7 +144,7 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
 
 
 def _settings_text(pathfinder: Pathfinder) -> str:
-    """What the images of a set have in common, in the order of the original's metadata."""
+    """Returns the settings that all images of a dataset share, in the order of the original's metadata."""
     setting = SETTINGS[pathfinder.size]
     lists = (','.join(map(str, numbers)) for numbers in (setting.margins, setting.contrasts))
     fields = setting.continuity, pathfinder.bars, pathfinder.bars // 3, setting.bar_length, setting.thickness

@@ -1,11 +1,10 @@
-"""Passages: two pieces of one document (class 1) or of two (class 0), as bytes; a document is of one split alone.
+"""Passages: are two passages, given as bytes, from one document (class 1) or from two documents (class 0)?
 
-A task of this project, which needs no data that cannot be had: the offline stand-in for Long Range Arena's retrieval.
-What would give a class away is avoided as far as can be: both passages are of one collection of documents, they do not
-overlap, white space is one space each time, since how often lines are broken tells one edition from another, and the
-first and the last twentieth of a long document, where front matter and licences stand, is passed over. Documents of
-one author are drawn as any others. Where documents are hardly longer than two passages, two of one stand nearer to its
-ends than two of different ones do: name long documents.
+This task is specific to this project. It replaces Long Range Arena's retrieval task, whose data is not available. It
+avoids hints at the class: both passages are from one collection, do not overlap, and have single spaces as only white
+space, because line breaks identify editions. The first and last twentieth of a long document, where front matter and
+licences are, is not used. Different documents may be by one author. In documents hardly longer than two passages, a
+pair from one document is closer to the ends than other pairs: choose long documents. Each document is in one split.
 """
 
 import dataclasses
@@ -18,17 +17,17 @@ from efficient_attention.data.preparation.held_out_documents import document_has
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
 
-# Of the documents, by a hash of their text. Twice as many to test as to validate: a score on few documents, however
-# many pairs are drawn from them, is one of few differences between documents.
+# A hash of its text assigns each document to a split. Test has twice as many documents as dev, because a score on few
+# documents is uncertain, even with many sampled pairs.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
-SOURCE = 'source of passages'  # as a message names it
-LONG = 20_000  # bytes, from which on the ends of a document are passed over
-EDGE = 20  # one part of so many at each end
+SOURCE = 'source of passages'  # its name in messages
+LONG = 20_000  # bytes; longer documents are used without their ends
+EDGE = 20  # one twentieth is removed at each end
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Passages:
-    """The documents of a split that hold two passages.
+    """The documents of a split that are long enough for two passages.
 
     Attributes:
         documents: their bytes, each a uint8 array.
@@ -39,7 +38,7 @@ class Passages:
     length: int
 
     def row(self, seed: int, split: str, index: int) -> ArenaRow:
-        """Row number `index`: each document is as likely, and each class."""
+        """Returns row `index`; all documents are equally likely, and so are both classes."""
         rng = row_stream(seed, split, index)
         label, first = int(rng.integers(2)), int(rng.integers(len(self.documents)))
         if label:
@@ -51,7 +50,7 @@ class Passages:
         return self._piece(document, int(rng.integers(len(document) - self.length + 1)))
 
     def _two_of(self, document: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Two that do not overlap, in either order; a pair without a gap is half as likely as each other pair."""
+        """Returns two disjoint passages in random order; adjacent passages are half as likely as any other pair."""
         places = np.sort(rng.integers(0, len(document) - 2 * self.length + 1, 2)) + [0, self.length]
         return tuple(self._piece(document, int(place)) for place in rng.permutation(places))
 
@@ -60,15 +59,15 @@ class Passages:
 
 
 def passages_of(documents: Iterable[str], split: str, length: int, source: str) -> Passages:
-    """The passages of a split of these documents.
+    """Returns the passages of a split of these documents.
 
     Raises:
-        InputError: fewer than two of its documents are long enough; names `source` and the split.
+        InputError: fewer than two documents of the split are long enough; the message names `source` and the split.
     """
     assert split in SPLITS
     found = tuple(
         document
-        for text in dict.fromkeys(documents)  # a text that comes twice is one document
+        for text in dict.fromkeys(documents)  # equal texts count as one document
         if document_hash(text) % 10 in TENTHS[split] and len(document := body_of(text)) >= 2 * length
     )
     if len(found) < 2:
@@ -80,7 +79,7 @@ def passages_of(documents: Iterable[str], split: str, length: int, source: str) 
 
 
 def body_of(text: str) -> np.ndarray:
-    """A document's bytes, words a space apart, without the ends of a long one; uint8 [l]."""
+    """Returns a document's bytes with single spaces, and without the ends of a long document; uint8 [l]."""
     data = np.frombuffer(' '.join(text.split()).encode(), np.uint8)
     edge = len(data) // EDGE if len(data) >= LONG else 0
     return data[edge : len(data) - edge]
@@ -88,7 +87,7 @@ def body_of(text: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class PassagePairs(ArenaSet):
-    """Pairs of passages out of the documents of a source."""
+    """Pairs of passages from the documents of a text source."""
 
     kind = 'passages'
     vocabulary = 'bytes'
@@ -99,8 +98,8 @@ class PassagePairs(ArenaSet):
     seed: int
     source: str
 
-    def digest(self, split: str) -> str:  # noqa: ARG002  all splits are parts of them
-        """See `ArenaSet`; of the documents."""
+    def digest(self, split: str) -> str:  # noqa: ARG002  all splits read the same source
+        """See `ArenaSet`; the digest of the source."""
         return open_source(self.source, SOURCE).digest()
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
@@ -110,6 +109,6 @@ class PassagePairs(ArenaSet):
 
 
 def passages_set(options: SetOptions) -> PassagePairs:
-    """The set of these options; raises InputError where one is missing or out of range."""
+    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     return PassagePairs(options.text, count, options.number('length', 1), seed, options.word('source'))

@@ -1,14 +1,15 @@
-"""Pathfinder of the Long Range Arena: do two discs lie on the ends of one dashed curve?
+"""Generates Pathfinder images of the Long Range Arena: do two discs lie on the ends of one dashed curve?
 
-Rebuilt from a description of the original generator (Linsley et al. 2018, 1805.08315) with the settings of the Long
-Range Arena (Tay et al. 2021, 2011.04006). An image holds two snakes of equal length, each a chain of bars, among short
-snakes that distract. One disc lies on the first bar of a snake, the other on the last bar of the same snake (label 1)
-or on that of the other one (label 0). Both snakes are in every image, so that no count tells the label.
+The generator follows a description of the original one (Linsley et al. 2018, 1805.08315), with the settings of the
+Long Range Arena (Tay et al. 2021, 2011.04006). An image has two snakes of equal length, each a chain of bars, among
+short distractor snakes. One disc lies on the first bar of a snake. The other disc lies on the last bar of the same
+snake (label 1) or of the other snake (label 0). Both snakes are in every image, so counting reveals no label.
 
-What differs from the original: a cell is taken or free, where it adds up grey masks (near the edge a bar's margin may
-therefore reach into the border); a bar keeps clear of the other snake's newest bar too, which the original forgets
-until the next one is there; moves end on the nearest cell, where it rounds up, so that gaps are equally wide in all
-directions. The original is not seeded: nobody can draw its images anew.
+Differences from the original:
+- A cell is either free or taken, while the original adds grey masks. So a bar's margin may reach into the border.
+- A bar also avoids the newest bar of the other snake, which the original only does one bar later.
+- Moves end on the nearest cell, while the original rounds up. So gaps are equally wide in all directions.
+The original has no seed, so its images cannot be reproduced.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from efficient_attention.errors import InputError, is_whole_number, require, req
 DIFFICULTIES = ('easy', 'intermediate', 'hard')
 BARS = (6, 9, 14)  # the published numbers, by difficulty
 SETTINGS = {
-    16: Setting(  # this and the next are our own: few pixels and greys, no room for distractors, nor for as many bars
+    16: Setting(  # 16 and 20 are not from the original: too few pixels for distractors and for as many bars
         size=16,
         padding=1,
         seed_distance=5,
@@ -48,7 +49,7 @@ SETTINGS = {
         thickness=0.5,
         margins=(1,),
         disc_radius=1.5,
-        continuity=0.7,  # so that where the discs are tells less
+        continuity=0.7,  # lower, so that the positions of the discs reveal less
         distractor_bars=0,
         contrasts=(75, 75, 100),
         greys=4,
@@ -103,43 +104,45 @@ SETTINGS = {
     ),
 }
 SIZES = tuple(SETTINGS)
-FEWER_BARS = {16: (2, 3, 4), 20: (3, 4, 5)}  # where the published numbers find no room
+FEWER_BARS = {16: (2, 3, 4), 20: (3, 4, 5)}  # sizes that are too small for the published numbers of bars
 
 
 def bars_of(size: int) -> dict[str, int]:
-    """How many bars a snake of each difficulty has, in images of a size."""
+    """Returns difficulty -> number of bars per snake, for images of a size."""
     return dict(zip(DIFFICULTIES, FEWER_BARS.get(size, BARS), strict=True))
 
 
 class PathfinderImage(NamedTuple):
-    """An image, its label, and what is drawn on it; a point is (row, column)."""
+    """An image, its label, and the shapes in it; a point is (row, column)."""
 
     pixels: np.ndarray  # uint8 [size, size]
     label: int  # 1 where both discs lie on one snake
-    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] each: bar after bar, its tail and its head
-    distractors: tuple[np.ndarray, ...]  # likewise, those that found room
-    discs: np.ndarray  # int64 [2, 2]: the tail of a first bar, the head of a last one
+    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] each: tail and head of each bar, in order
+    distractors: tuple[np.ndarray, ...]  # distractors that fitted into the image, in the same form
+    discs: np.ndarray  # int64 [2, 2]: the tail of a first bar, the head of a last bar
     margin: int  # pixels; the gap between two bars is about twice as wide
 
 
 def pathfinder_image(
     rng: np.random.Generator, size: int, bars: int, *, distractors: int | None = None, fixed: bool = False
 ) -> PathfinderImage:
-    """The image that the next draws of a generator give; the same bytes on every platform.
+    """Returns an image made from the next random numbers of a generator; the same bytes on every platform.
 
     Args:
-        rng: a generator for this image; only its uniform draws are used.
+        rng: a generator for this image; only its uniform numbers are used.
         size: rows and columns, one of SIZES.
-        bars: of each snake, at least 2; `bars_of` has those of the difficulties.
-        distractors: how many short snakes to place, each of bars // 3 bars (none where that is 0); one that finds no
-            room is left out. None is the Long Range Arena's number, which for 14 bars is 20, 22, 35 or 30 by size,
-            divided by 14 // 3 and rounded down; for other numbers of bars it is divided by bars // 3 in the same way.
-            16 x 16 and 20 x 20 pixels have none by themselves.
-        fixed: whether both snakes start in the middle of the image, side by side, the first disc on the left one,
-            which is easier; the original draws them. 16 x 16 pixels are refused: they have few such images.
+        bars: bars per snake, at least 2; `bars_of` has the numbers of the difficulties.
+        distractors: number of short snakes, each of bars // 3 bars (no snakes where that is 0). A snake that does not
+            fit into the image is left out. None = as in the Long Range Arena, see below.
+        fixed: whether both snakes start in the middle of the image, next to each other, with the first disc on the
+            left one. This is easier; the original uses random starts. Not for 16 x 16 pixels, which have too few
+            such images.
+
+    With `distractors` None, an image has n // (bars // 3) distractors. n is the number of distractor bars for its size:
+    20, 22, 35 or 30 for 32 to 256 pixels, as in the Long Range Arena. Images of 16 and 20 pixels have no distractors.
 
     Raises:
-        InputError: an argument is out of its range, or two snakes of so many bars find no room.
+        InputError: an argument is out of range, or two snakes of so many bars do not fit into the image.
     """
     require(is_whole_number(size) and size in SIZES, 'arena size', size, f'one of {", ".join(map(str, SIZES))}')
     require_at_least(2, 'arena bars', bars)
@@ -166,7 +169,7 @@ def pathfinder_image(
 def _draw(
     setting: Setting, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray
 ) -> np.ndarray:
-    """The pixels: the brightest of all shapes, stretched so that the darkest is 0 and the brightest 255."""
+    """Returns the pixels: the maximum over all shapes, rescaled so that the darkest is 0 and the brightest 255."""
     around = sprites.AROUND + max(setting.bar_length, math.ceil(setting.disc_radius)) + 1
     canvas = np.zeros((setting.size + 2 * around, setting.size + 2 * around), np.int32)
     of_snakes, of_others, of_discs = setting.contrasts
@@ -200,16 +203,16 @@ def _disc(setting: Setting, contrast: int) -> sprites.Picture:
 
 
 def _contrasted(picture: sprites.Picture, contrast: int) -> sprites.Picture:
-    """The picture in 100ths of a grey level, brightened beyond 255 where the contrast says so."""
+    """Returns the picture in 100ths of a grey level, scaled by the contrast; values may exceed 255."""
     return picture._replace(grey=picture.grey.astype(np.int32) * contrast)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pathfinder(Generated):
-    """The grey values of an image row by row, 1 where the discs are ends of one path.
+    """Generated Pathfinder images: grey values row by row, label 1 where the discs are the ends of one path.
 
-    Of few pixels, or with fixed starts, there are few images, some of which would be drawn for two splits: there each
-    split has those of its hash.
+    Small images and fixed starts allow so few images that two splits would share some. There, a hash gives each image
+    to one split.
     """
 
     kind = 'pathfinder'
@@ -230,7 +233,7 @@ class Pathfinder(Generated):
 
 
 def pathfinder_set(options: SetOptions) -> Pathfinder:
-    """The set of these options; raises InputError where one is missing or out of range."""
+    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     size = options.number('size', 1)
     if size not in SIZES:

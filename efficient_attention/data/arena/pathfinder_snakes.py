@@ -1,8 +1,8 @@
-"""Where the bars of Pathfinder's snakes lie: chains that grow bar by bar and keep clear of what is there.
+"""Places the bars of Pathfinder's snakes: chains that grow bar by bar and avoid all earlier bars.
 
-Most snakes end at the edge or at another snake before they have all of their bars, so many attempts grow side by side,
-each on a board of its own. A cell is one number, its place on a board that is wider than the image. A move is a
-difference of two such numbers.
+Most snakes reach the edge or another snake before they have all bars. So many attempts grow in parallel, each on a
+separate board. A cell is one number, its index on a board that is wider than the image. A move is a difference of two
+such numbers.
 """
 
 import dataclasses
@@ -16,75 +16,75 @@ import numpy as np
 from efficient_attention.data.arena import pathfinder_sprites as sprites
 from efficient_attention.errors import InputError
 
-DRAWS = 3  # of a next bar, before its snake fails
-DISTRACTOR_STARTS = 5  # of a distractor, before it is left out
-LEAST_FREE = 0.01  # of all cells, for a distractor to start
-FIRST_ATTEMPTS = 32  # side by side; then twice as many each time, up to:
+DRAWS = 3  # samples of a next bar before its snake fails
+DISTRACTOR_STARTS = 5  # attempts per distractor before it is left out
+LEAST_FREE = 0.01  # share of all cells that must be free before a distractor starts
+FIRST_ATTEMPTS = 32  # parallel attempts; doubled each time, up to MOST_ATTEMPTS
 MOST_ATTEMPTS = 512
-MOST_STARTS = 2**18  # of an image's two snakes; the hardest published set, 64 x 64, needs about 3,000 with 14 bars
+MOST_STARTS = 2**18  # per pair of snakes; the hardest published case, 64 x 64 with 14 bars, needs about 3,000
 
-TAKEN, CLOSED = 1, 2  # a cell within a margin of a bar; a cell where no bar may end. Shifted by 2 for the second snake
+TAKEN, CLOSED = 1, 2  # TAKEN: within a margin of a bar. CLOSED: no bar may end here. Second snake: shifted by 2 bits
 EVERY_SNAKE = 0b1111
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the images of one size have in common; lengths in cells, which are pixels."""
+    """The settings of all images of one size; lengths in cells, which are pixels."""
 
     size: int
-    padding: int  # a border in which no bar lies
-    seed_distance: int  # between the starts of the two snakes
+    padding: int  # width of the border without bars
+    seed_distance: int  # distance between the starts of the two snakes
     bar_length: int
     thickness: float
-    margins: tuple[int, ...]  # half of the gap between two bars; one of these for each image
+    margins: tuple[int, ...]  # half of the gap between two bars; each image uses one of them
     disc_radius: float
     continuity: float  # bars turn by less than 90 degrees / continuity
-    distractor_bars: int  # in all distractors of an image together
+    distractor_bars: int  # bars of all distractors of an image together
     contrasts: tuple[int, int, int]  # of snakes, distractors and discs, in per cent
-    greys: int = 256  # how many there are, from 0 to 255
+    greys: int = 256  # number of grey levels from 0 to 255
 
     @property
     def border(self) -> int:
-        """How far from the edge the first snake starts: twice the distance of both starts, where there is room."""
+        """Returns the first snake's least distance from the edge: twice `seed_distance`, or less in small images."""
         return min(2 * self.seed_distance, self.size // 2 - 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """Everything about a setting and a margin that no draw changes.
+    """Precomputed tables for a setting and a margin, which are the same for all images.
 
     A direction is a whole degree, 0 to 359. A shape is the number of a move from a bar's tail to its head. A bar has a
-    pivot: the middle of a circle on which its head lies, a margin before its tail.
+    pivot: the centre of a circle on which its head lies, one margin before its tail.
     """
 
     setting: Setting
     margin: int
     stride: int  # cells in a row of the board
-    first: int  # the image's first cell
+    first: int  # index of the image's first cell
     empty: np.ndarray  # uint8 [cells]: marks of a board without a bar
-    second_seeds: np.ndarray  # int64 [360] from the first snake's first tail to the second snake's
-    seed_shapes: np.ndarray  # int64 [360] by direction
-    seed_pivots: np.ndarray  # int64 [360] from a first bar's head to its pivot
-    next_pivots: np.ndarray  # int64 [360] from a bar's pivot to the next bar's
-    heads: np.ndarray  # int64 [candidates] from a pivot
+    second_seeds: np.ndarray  # int64 [360]: moves from the first snake's first tail to the second snake's first tail
+    seed_shapes: np.ndarray  # int64 [360]: shape by direction, for first bars
+    seed_pivots: np.ndarray  # int64 [360]: moves from a first bar's head to its pivot
+    next_pivots: np.ndarray  # int64 [360]: moves from a bar's pivot to the next bar's pivot
+    heads: np.ndarray  # int64 [candidates]: moves from a pivot
     head_shapes: np.ndarray  # int64 [candidates]
-    head_degrees: np.ndarray  # int64 [candidates] the bar's direction
-    weights: np.ndarray  # int32 [360, candidates] by the direction of the bar before
-    moves: np.ndarray  # int64 [shapes] from tail to head
-    footprints: np.ndarray  # int64 [shapes, cells], from the head: within a margin of the bar; some twice
-    surroundings: np.ndarray  # likewise: within a margin of the footprint
-    surrounding_marks: np.ndarray  # uint8, of the same shape: TAKEN and CLOSED in the footprint, CLOSED around it
+    head_degrees: np.ndarray  # int64 [candidates]: the bar's direction
+    weights: np.ndarray  # int32 [360, candidates], by the direction of the previous bar
+    moves: np.ndarray  # int64 [shapes]: moves from tail to head
+    footprints: np.ndarray  # int64 [shapes, cells], relative to the head: cells within a margin; may repeat cells
+    surroundings: np.ndarray  # likewise: cells within a margin of the footprint
+    surrounding_marks: np.ndarray  # uint8, same shape: TAKEN and CLOSED in the footprint, CLOSED around it
 
     def points(self, cells: np.ndarray) -> np.ndarray:
-        """Rows and columns of cells: int64 [..., 2]."""
+        """Returns the rows and columns of cells: int64 [..., 2]."""
         return np.stack(np.divmod(cells, self.stride), axis=-1) - self.first // (self.stride + 1)
 
 
 @functools.cache
 def shapes_of(setting: Setting, margin: int) -> Shapes:
-    """The shapes for images of a setting whose gaps are twice `margin` cells wide."""
+    """Returns the tables for images of a setting whose gaps are twice `margin` cells wide."""
     length = setting.bar_length
-    around = length + 2 * margin + 3  # candidates for a head lie no further outside, nor what surrounds a bar
+    around = length + 2 * margin + 3  # largest distance of a bar's head and its surroundings from the image
     stride = setting.size + 2 * around
     flat = np.array([stride, 1])
     seeds, later, heads = sprites.moves(length), -sprites.moves(-length), sprites.circle(length + margin)
@@ -117,16 +117,16 @@ def shapes_of(setting: Setting, margin: int) -> Shapes:
 
 
 def _table(rows: Iterable[np.ndarray]) -> np.ndarray:
-    """Rows of unequal length as one table; the shorter ones repeat their first value."""
+    """Returns rows of unequal length as one table; shorter rows repeat their first value."""
     rows = list(rows)
     longest = max(map(len, rows))
     return np.stack([np.concatenate([row, np.repeat(row[:1], longest - len(row))]) for row in rows])
 
 
 def _empty_board(setting: Setting, around: int, margin: int) -> np.ndarray:
-    """A board on which no bar lies in the border, though its margin may; heads keep a margin from it as well.
+    """Returns a board without bars: bars avoid the border, margins may enter it, and heads stay a margin away from it.
 
-    Near the edge a snake can turn only because the tail of a bar may come nearer to the border than its head.
+    A tail may be closer to the border than a head; otherwise snakes could not turn near the edge.
     """
     cells = np.full((setting.size + 2 * around,) * 2, EVERY_SNAKE, np.uint8)
     inside = slice(around + setting.padding - margin, margin - around - setting.padding)
@@ -137,21 +137,21 @@ def _empty_board(setting: Setting, around: int, margin: int) -> np.ndarray:
 
 
 def below(rng: np.random.Generator, count: int) -> int:
-    """A whole number in [0, count), from one uniform draw."""
+    """Returns a whole number in [0, count) from one uniform random number."""
     return int(rng.random() * count)
 
 
 def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int, *, fixed: bool = False) -> np.ndarray:
-    """Two snakes that grow in turn, both from new starts until both have all of their bars.
+    """Returns two snakes that grow in turn; after a failure, both start again until both have all bars.
 
     Args:
-        fixed: the first bars' tails lie beside one another in the middle of the image; only their directions are drawn.
+        fixed: the first bars' tails lie next to each other in the middle of the image, with random directions.
 
     Returns:
         int64 [2, bars, 2]: tails and heads, as cells.
 
     Raises:
-        InputError: MOST_STARTS were not enough.
+        InputError: all MOST_STARTS attempts failed.
     """
     size, border, starts, count = shapes.setting.size, shapes.setting.border, 0, FIRST_ATTEMPTS
     while starts < MOST_STARTS:
@@ -167,11 +167,11 @@ def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int, *, fixed: bo
         if len(chains):
             return chains[0]
         starts, count = starts + count, min(2 * count, MOST_ATTEMPTS)
-    raise InputError(f'arena bars is {bars}; two snakes of so many bars find no room on {size} x {size} pixels')
+    raise InputError(f'arena bars is {bars}; two snakes of so many bars do not fit into {size} x {size} pixels')
 
 
 def board_of(shapes: Shapes, chains: np.ndarray) -> np.ndarray:
-    """Marks of a board with all bars of chains, int64 [chains, bars, 2]: uint8 [cells]."""
+    """Returns the marks of a board with all bars of `chains`, int64 [chains, bars, 2]: uint8 [cells]."""
     board = shapes.empty.copy()
     for bar in chains.reshape(-1, 1, 2):
         _mark(shapes, board, bar, 0)
@@ -179,7 +179,7 @@ def board_of(shapes: Shapes, chains: np.ndarray) -> np.ndarray:
 
 
 def distractor(rng: np.random.Generator, shapes: Shapes, board: np.ndarray, bars: int) -> np.ndarray | None:
-    """A snake in what the board has free, which it marks; None where it found no room: int64 [bars, 2], as cells."""
+    """Returns a new snake in free cells, int64 [bars, 2], and marks it on the board; None if no snake fits."""
     for _ in range(DISTRACTOR_STARTS):
         degree = below(rng, sprites.DEGREES)
         free = _free_tails(shapes, board, shapes.seed_shapes[degree])
@@ -194,27 +194,27 @@ def distractor(rng: np.random.Generator, shapes: Shapes, board: np.ndarray, bars
 
 
 class Seeds(NamedTuple):
-    """The first bars of snakes that grow side by side: int64 [snakes, attempts] each."""
+    """The first bars of snakes that grow in parallel: int64 [snakes, attempts] each."""
 
     tails: np.ndarray
     degrees: np.ndarray
 
 
 def _grow(rng: np.random.Generator, shapes: Shapes, boards: np.ndarray, seeds: Seeds, bars: int) -> np.ndarray:
-    """The snakes of those attempts that find room for all bars: int64 [such attempts, snakes, bars, 2], as cells.
+    """Returns the snakes of all attempts that complete all bars: int64 [complete attempts, snakes, bars, 2], as cells.
 
-    The one or two snakes of an attempt grow in turn, a bar each. A snake keeps clear of all bars but its own newest
-    one, from which its next one goes on.
+    The one or two snakes of an attempt grow in turn, one bar at a time. A snake avoids all bars except its own newest
+    bar, from which its next bar continues.
 
     Args:
-        boards: uint8 [attempts, cells]; used up.
+        boards: uint8 [attempts, cells]; overwritten.
     """
     snakes, attempts = seeds.tails.shape
     marks, alive = boards.reshape(-1), np.arange(attempts)
     degrees, origins = seeds.degrees.copy(), alive * boards.shape[1]
     heads = seeds.tails + shapes.moves[shapes.seed_shapes[degrees]]
     pivots = heads + shapes.seed_pivots[degrees] + origins
-    chains = np.zeros((snakes, bars, attempts, 2), np.int64)  # places in all boards, until the end
+    chains = np.zeros((snakes, bars, attempts, 2), np.int64)  # indices over all boards, until the end
     chains[:, 0] = np.stack([seeds.tails, heads], axis=-1) + origins[:, None]
     for this in range(snakes if snakes > 1 else 0):
         _mark(shapes, marks, chains[this, 0], 1 - this)
@@ -239,13 +239,13 @@ def _grow(rng: np.random.Generator, shapes: Shapes, boards: np.ndarray, seeds: S
 def _draw_heads(
     rng: np.random.Generator, shapes: Shapes, marks: np.ndarray, pivots: np.ndarray, before: np.ndarray, taken: int
 ) -> np.ndarray:
-    """Which candidate is each attempt's next head, -1 for none: int64 [attempts].
+    """Returns each attempt's next head as a candidate number, -1 for none: int64 [attempts].
 
     Args:
         marks: uint8 [places].
         pivots: int64 [attempts], as places.
         before: directions of the last bars, int64 [attempts].
-        taken: the snake's mark of a cell that its footprint may not have; the next higher one closes a head.
+        taken: mark of cells that the snake's footprint must avoid; the next higher mark closes a cell for heads.
     """
     is_open = marks[pivots[:, None] + shapes.heads] & taken * CLOSED == 0
     weights = np.cumsum(shapes.weights[before] * is_open, axis=1, dtype=np.int32)
@@ -266,15 +266,15 @@ def _draw_heads(
 
 
 def _mark(shapes: Shapes, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
-    """Adds bars, int64 [bars, 2], to what a snake keeps clear of; at most one bar a board."""
+    """Marks bars, int64 [bars, 2], as obstacles of a snake; at most one bar per board."""
     shape = np.searchsorted(shapes.moves, bars[:, 1] - bars[:, 0])
     marks[bars[:, 1, None] + shapes.surroundings[shape]] |= shapes.surrounding_marks[shape] << 2 * snake
 
 
 def _free_tails(shapes: Shapes, board: np.ndarray, shape: int) -> np.ndarray:
-    """The cells where a first bar of this shape touches nothing: int64 [free cells].
+    """Returns the cells where a first bar of this shape touches nothing: int64 [free cells].
 
-    A footprint holds all cells within a margin of the tail: no cell of the border is among them.
+    A footprint includes all cells within a margin of the tail, so no result is in the border.
     """
     size, move = shapes.setting.size, int(shapes.moves[shape])
     first, last = (shapes.first + edge * (shapes.stride + 1) for edge in (1, size - 2))

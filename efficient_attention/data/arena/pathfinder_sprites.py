@@ -1,7 +1,7 @@
-"""The shapes of Pathfinder's images: moves of a whole degree, the cells that a bar takes, pictures of bars and discs.
+"""Shapes in Pathfinder's images: moves by whole degrees, the cells that a bar takes, pictures of bars and discs.
 
-A point is (row, column) in cells. What decides a cell is a whole number, or is rounded before it is compared, so that
-the last bit of a platform's sine never moves a bar.
+A point is (row, column) in cells. All decisions about cells use whole numbers or rounded values, so the last bit of a
+platform's sine never moves a bar.
 """
 
 import math
@@ -11,23 +11,23 @@ import numpy as np
 from PIL import Image
 
 DEGREES = 360
-DECIMALS = 9  # of sines and distances, before they are rounded to cells or compared
+DECIMALS = 9  # decimals of sines and distances, before they are rounded to cells or compared
 ANTIALIAS = 2  # shapes are drawn this many times larger, then shrunk
-AROUND = 4  # cells round a shape, which hold all that shrinking spreads: Lanczos reads three to each side
-STRAIGHT_ON = 2**20  # the weight of a bar that does not turn
+AROUND = 4  # cells of margin round a shape, so that shrinking cuts nothing: Lanczos reads three cells to each side
+STRAIGHT_ON = 2**20  # weight of a bar that does not turn
 
 Vector = tuple[int, int]
 
 
 class Picture(NamedTuple):
-    """A shape in grey: `grey`, uint8 [rows, columns], whose first cell lies at `corner` from the shape's point."""
+    """A grey picture of a shape, uint8 [rows, columns]; `corner` is its first cell relative to the shape's point."""
 
     grey: np.ndarray
     corner: Vector
 
 
 def moves(distance: int) -> np.ndarray:
-    """The cell nearest to where a move by `distance` cells ends, for every whole degree: int64 [360, 2].
+    """Returns the end cell of a move by `distance` cells, for every whole degree: int64 [360, 2].
 
     A negative distance moves backwards.
     """
@@ -35,21 +35,21 @@ def moves(distance: int) -> np.ndarray:
 
 
 def circle(radius: int) -> np.ndarray:
-    """The cells on a circle round a cell, each once: int64 [cells, 2]; those nearest to a sample each cell of arc."""
+    """Returns the distinct cells on a circle round a cell, sampled about once per cell of arc: int64 [cells, 2]."""
     samples = math.ceil(2 * math.pi * radius)
     return np.unique(np.rint(np.round(radius * _directions(samples), DECIMALS)).astype(np.int64), axis=0)
 
 
 def whole_degrees(offsets: np.ndarray) -> np.ndarray:
-    """The directions of offsets, int [offsets, 2], as whole degrees in [0, 360): int64 [offsets]."""
+    """Returns the directions of offsets, int [offsets, 2], as whole degrees in [0, 360): int64 [offsets]."""
     angles = np.arctan2(offsets[:, 0], offsets[:, 1]) * (180 / math.pi)
     return np.round(np.round(angles, DECIMALS)).astype(np.int64) % DEGREES
 
 
 def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
-    """How likely a bar in each of `degrees` follows a bar in any whole degree: int64 [360, degrees].
+    """Returns the weight of a bar in each of `degrees` after a bar in any whole degree: int64 [360, degrees].
 
-    cos^2(min(continuity x turn, 90 degrees)) in whole numbers of 1 / STRAIGHT_ON.
+    cos^2(min(continuity x turn, 90 degrees)), as whole numbers of 1 / STRAIGHT_ON.
     """
     turns = np.abs((np.arange(DEGREES)[:, None] - degrees + DEGREES // 2) % DEGREES - DEGREES // 2)
     angles = np.minimum(continuity * turns, 90.0) * (math.pi / 180)
@@ -57,9 +57,9 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
 
 
 def footprint(vector: Vector, radius: int) -> np.ndarray:
-    """The cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
+    """Returns the cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
     cells, end = _grid(vector, radius, 1), np.array(vector)
-    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # times the bar's length
+    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # distances, times the bar's length
     before_start = ((cells + end) ** 2).sum(axis=1) <= radius**2
     beyond_end = (cells**2).sum(axis=1) <= radius**2
     beside = across**2 <= radius**2 * squared
@@ -67,12 +67,12 @@ def footprint(vector: Vector, radius: int) -> np.ndarray:
 
 
 def dilated(cells: np.ndarray, radius: int) -> np.ndarray:
-    """The cells within `radius` of any of `cells`, each once: int64 [more cells, 2]."""
+    """Returns the cells within `radius` of any of `cells`, without repeats: int64 [more cells, 2]."""
     return np.unique((cells[:, None] + footprint((0, 0), radius)).reshape(-1, 2), axis=0)
 
 
 def bar_picture(vector: Vector, thickness: float) -> Picture:
-    """A bar that runs along `vector` to (0, 0), `thickness` cells wide; its ends are flat."""
+    """Returns the picture of a bar that runs along `vector` to (0, 0), `thickness` cells wide, with flat ends."""
     width = round(thickness * ANTIALIAS)
     pixels = _grid(vector, AROUND, ANTIALIAS)
     fine_vector = (vector[0] * ANTIALIAS, vector[1] * ANTIALIAS)
@@ -81,7 +81,7 @@ def bar_picture(vector: Vector, thickness: float) -> Picture:
 
 
 def disc_picture(radius: float, thickness: float) -> Picture:
-    """A disc of `radius` cells round (0, 0), with the middle that bars of this thickness have."""
+    """Returns the picture of a disc of `radius` cells round (0, 0), centred like bars of this thickness."""
     around = math.ceil(radius) + AROUND
     offsets = _grid((0, 0), around, ANTIALIAS) - _middle(round(thickness * ANTIALIAS))
     return _shrunk((offsets**2).sum(axis=1) <= (radius * ANTIALIAS) ** 2, (0, 0), around)
@@ -93,30 +93,30 @@ def _directions(count: int) -> np.ndarray:
 
 
 def _middle(width: int) -> float:
-    """Where the middle of a line lies, in fine pixels: between two of them where its width is even."""
+    """Returns the centre of a line in fine pixels: between two pixels where its width is even."""
     return 0.0 if width % 2 else 0.5
 
 
 def _box(vector: Vector, around: int) -> tuple[Vector, Vector]:
-    """The first and the last cell of the box round a bar that ends in (0, 0), with `around` cells on every side."""
+    """Returns first and last cell of the box round a bar that ends in (0, 0), with `around` cells on every side."""
     (down, right) = vector
     return (min(-down, 0) - around, min(-right, 0) - around), (max(-down, 0) + around, max(-right, 0) + around)
 
 
 def _grid(vector: Vector, around: int, scale: int) -> np.ndarray:
-    """The points of a bar's box, `scale` a cell in each direction, row by row: int64 [points, 2]."""
+    """Returns the points of a bar's box row by row, `scale` per cell in each direction: int64 [points, 2]."""
     first, last = _box(vector, around)
     rows, columns = (np.arange(scale * first[axis], scale * (last[axis] + 1)) for axis in (0, 1))
     return np.stack(np.meshgrid(rows, columns, indexing='ij'), axis=-1).reshape(-1, 2)
 
 
 def _along_and_across(points: np.ndarray, vector: Vector, middle: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Each point's offset from a bar's end along the bar and across it, and the bar's length.
+    """Returns each point's offset from a bar's end along the bar and across it, and the bar's length.
 
     Args:
         points: int [points, 2].
         vector: from the bar's start to its end.
-        middle: the end's row and column.
+        middle: row and column of the end.
     """
     length = math.hypot(*vector)
     down, right = vector[0] / length, vector[1] / length
@@ -126,7 +126,7 @@ def _along_and_across(points: np.ndarray, vector: Vector, middle: float) -> tupl
 
 
 def _shrunk(is_lit: np.ndarray, vector: Vector, around: int) -> Picture:
-    """The fine pixels of a bar's box, bool [pixels], as a picture in cells; Pillow resizes 8 bits in whole numbers."""
+    """Returns the fine pixels of a bar's box, bool [pixels], as a picture in cells; Pillow resizes in integers."""
     first, last = _box(vector, around)
     rows, columns = last[0] - first[0] + 1, last[1] - first[1] + 1
     fine = np.where(is_lit, np.uint8(255), np.uint8(0)).reshape(rows * ANTIALIAS, columns * ANTIALIAS)

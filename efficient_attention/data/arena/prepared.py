@@ -1,8 +1,8 @@
-"""Rows of a long-range task in the cache: written once, in a folder that a hash of what they are names.
+"""Caches the rows of a Long Range Arena dataset on disk, in a folder named by a hash of dataset and split.
 
-manifest.json   the set's text, split and counts; bytes and SHA-256 of every other file; its own checksum
-ids.npy         uint16, the ids of all texts in their fixed vocabulary, one after another
-ends.npy        int64 [rows, texts], where in it each text ends
+manifest.json   the dataset's text form, split and counts; bytes and SHA-256 of every other file; its own checksum
+ids.npy         uint16, the ids of all texts in their fixed vocabulary, end to end
+ends.npy        int64 [rows, texts], end of each text in ids.npy
 labels.npy      uint8 [rows]
 """
 
@@ -36,25 +36,25 @@ CONTENT = 'rows'
 
 
 class PreparedRow(NamedTuple):
-    """A row's texts, one or two, as ids of the set's fixed vocabulary, uint16 [l], on disk until they are read."""
+    """A row of one or two texts, as ids of a fixed vocabulary, uint16 [l]; memory-mapped from disk."""
 
     texts: tuple[np.ndarray, ...]
     label: int
 
     def in_words(self, length: int | None = None) -> ArenaRow:
-        """The row as it was made, or the first `length` words of its texts."""
+        """Returns the row in word numbers, as it was made; with `length`, only the first words of each text."""
         return ArenaRow(tuple(text[:length] - FIRST_WORD for text in self.texts), self.label)
 
 
 def set_identity(arena_set: ArenaSet, split: str) -> str:
-    """SHA-256 of what the rows of a split are: the set's text, and what is read for it."""
-    # No format of folders: a run may change it and go on.
+    """Returns the SHA-256 that identifies the rows of a split: the dataset's text form and the files it reads."""
+    # The format of the folder is not included: a resumed run may have another format.
     identity = {'format': 1, 'rules': arena_set.rules, 'split': split}
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
 def labelled_identity(arena_set: ArenaSet, split: str) -> str:
-    """As `set_identity`, also of which class each file is: of rows with their labels."""
+    """Returns `set_identity`, extended by the classes of the files; it identifies rows with their labels."""
     classes = arena_set.classes(split)
     return json_sha256([set_identity(arena_set, split), classes]) if classes else set_identity(arena_set, split)
 
@@ -62,17 +62,17 @@ def labelled_identity(arena_set: ArenaSet, split: str) -> str:
 def prepared_rows(
     arena_set: ArenaSet, split: str, cache: Path, *, field: str = 'examples.cache', show_progress: bool = True
 ) -> Iterator[PreparedRow]:
-    """The rows of a split, from the cache where they are there, else generated or read and cached.
+    """Returns the rows of a split; rows that are not in the cache are generated or read, and cached.
 
     Args:
-        arena_set: which rows.
+        arena_set: the dataset.
         split: 'train', 'dev' or 'test'.
         cache: the folder of all caches.
-        field: of the config, which has named it.
+        field: name of the config field with this folder.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
-        InputError: what is read is missing or bad, there is no row, or the cached folder is damaged.
+        InputError: a file is missing or invalid, there is no row, or the cached folder is damaged.
     """
     folder = cache / f'{arena_set.kind}-{labelled_identity(arena_set, split)[:16]}-{FORMAT}'
     if not (folder / MANIFEST).is_file():
@@ -96,7 +96,7 @@ def _rows(ids: np.ndarray, ends_RT: np.ndarray, labels_R: np.ndarray) -> Iterato
 
 
 def _write(folder: Path, arena_set: ArenaSet, split: str, progress: Progress) -> int:
-    """Writes the rows one by one, however many there are, and returns their number."""
+    """Writes the rows one by one, without collecting them in memory; returns their number."""
     lengths: list[list[int]] = []
     labels: list[int] = []
     with (folder / 'ids.npy').open('wb') as file:
@@ -123,6 +123,6 @@ def _write(folder: Path, arena_set: ArenaSet, split: str, progress: Progress) ->
 
 
 def _write_header(file: BinaryIO, count: int) -> None:
-    """What a file of so many words begins with; NumPy leaves room in it, so that it is as long for any number."""
+    """Writes the header of an array of `count` words; NumPy pads headers, so the length does not depend on `count`."""
     description = {'descr': '<u2', 'fortran_order': False, 'shape': (count,)}
     np.lib.format.write_array_header_1_0(file, description)

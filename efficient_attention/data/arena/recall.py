@@ -1,10 +1,10 @@
-"""Recall: pairs of a key and a value among filler, and one key, whose value is the class.
+"""Recall: find one key among key-value pairs and filler words; its value is the class.
 
-A task of this project, after the associative recall of Arora et al. 2023 (Zoology, arXiv 2312.04927), with one query,
-and the pairs anywhere in the row: what is asked for is as often far away as near, while Long Range Arena's tasks reward
-what is near. The query is the first word, so that a vector of the first token can tell the answer. A pair is one word,
-so that the lookup is all there is to learn: where the value stood behind its key, as it does in Arora et al., small
-models learnt which values a row has and nothing more (docs/arena.md).
+This task is specific to this project. It follows the associative recall of Arora et al. 2023 (Zoology, arXiv
+2312.04927), with one query and pairs anywhere in the row. So the answer is as often far away as near, while Long Range
+Arena's tasks reward near context. The query is the first word, so a head on the first token can read the answer. A
+pair is one word, so lookup is the only skill to learn. With the value after its key, as in Arora et al., small models
+only learned which values a row has (docs/arena.md).
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ import numpy as np
 from efficient_attention.data.arena.arena_row import ArenaRow, Generated, SetOptions, is_of_split, row_stream
 from efficient_attention.data.tokenizers.fixed import RECALL_FILLERS, RECALL_KEYS, RECALL_VALUES
 
-QUERIES = RECALL_KEYS * RECALL_VALUES  # the first word that is a key alone; that of key k and value v is k VALUES + v
-FILLER = QUERIES + RECALL_KEYS  # the first word of filler
+QUERIES = RECALL_KEYS * RECALL_VALUES  # first word of the queries; the pair of key k and value v is k VALUES + v
+FILLER = QUERIES + RECALL_KEYS  # first word of the filler
 
 
 def recall_row(seed: int, split: str, index: int, length: int, pairs: int, *, keys: int, values: int) -> ArenaRow:
-    """Row number `index` of a split: the query, then `length` - 1 words with so many pairs; and the query's value.
+    """Returns row `index` of a split: the query, `length` - 1 words including `pairs` pairs, and the query's value.
 
-    Keys and values are the first `keys` and `values` of the vocabulary; no key comes twice in a row.
+    Keys and values are the first `keys` and `values` of the vocabulary; no key occurs twice in a row.
     """
     rng = row_stream(seed, split, index)
     while True:
@@ -40,13 +40,13 @@ def _draw(rng: np.random.Generator, length: int, pairs: int, keys: int, values: 
 
 
 def values_in(text: np.ndarray) -> np.ndarray:
-    """How often each value stands in the pairs of a row, [VALUES]; `text`: words."""
+    """Returns how often each value occurs in the pairs of a row, [VALUES]; `text` has word numbers."""
     return np.bincount(text[text < QUERIES] % RECALL_VALUES, minlength=RECALL_VALUES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recall(Generated):
-    """Rows of so many words, with so many pairs."""
+    """Generated recall rows with a fixed number of words and of pairs."""
 
     kind = 'recall'
     vocabulary = 'recall'
@@ -57,7 +57,7 @@ class Recall(Generated):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The values."""
+        """Returns the names of the values."""
         return tuple(f'v{number}' for number in range(self.values))
 
     def row(self, split: str, index: int) -> ArenaRow:
@@ -66,15 +66,15 @@ class Recall(Generated):
 
 
 def recall_set(options: SetOptions) -> Recall:
-    """The set of these options; raises InputError where one is missing or out of range."""
+    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     length, pairs = options.number('length', 3), options.number('pairs', 1)
     keys, values = options.number('keys', 1, RECALL_KEYS), options.number('values', 2, RECALL_VALUES)
     for name, number, most in (('keys', keys, RECALL_KEYS), ('values', values, RECALL_VALUES)):
         if number > most:
             raise options.fault(f'{name} must be at most {most}')
-    if pairs > min(keys, length - 2):  # without filler there may be too few rows for some split to have one
+    if pairs > min(keys, length - 2):  # without filler, a split could have no possible row
         raise options.fault(
-            f'pairs must be at most {keys}, the keys, and {length - 2}: the query and filler have a word each'
+            f'pairs must be at most {keys}, the keys, and {length - 2}, the words without query and filler'
         )
     return Recall(options.text, count, seed, length, pairs, keys, values)

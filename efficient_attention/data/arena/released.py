@@ -1,6 +1,6 @@
-"""Rows out of the released files of Long Range Arena: ListOps' tables, and Pathfinder's pictures with their lists.
+"""Reads the released files of Long Range Arena: ListOps' tables, and Pathfinder's pictures with their lists.
 
-Tay et al. 2020, arXiv 2011.04006. The layouts are those that original_layout.py writes.
+Tay et al. 2020, arXiv 2011.04006. original_layout.py writes the same layouts.
 """
 
 import logging
@@ -19,21 +19,21 @@ from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError
 
 TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
-PARENTHESES = str.maketrans('()', '  ')  # round an operator and each of its arguments; no model sees them
+PARENTHESES = str.maketrans('()', '  ')  # round an operator and each of its arguments; models never see them
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
-TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # of the pictures in the order of their lists
-FIELDS = 4  # fields of a line that are read: folder, file, number, label
+TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # tenths of the pictures, in the order of their lists
+FIELDS = 4  # fields of a line that are used: folder, file, number, label
 
 
 class Picture(NamedTuple):
-    """A picture's file and the number of its class."""
+    """The file of a picture and its class number."""
 
     path: Path
     label: int
 
 
 def table_file(folder: Path, split: str) -> Path:
-    """ListOps' file of a split; raises InputError where there is none."""
+    """Returns ListOps' file of a split; raises InputError where there is none."""
     path = folder / TABLES[split]
     if not path.is_file():
         raise InputError(f'{path}: no such file; the folder must hold {", ".join(TABLES.values())}')
@@ -41,10 +41,10 @@ def table_file(folder: Path, split: str) -> Path:
 
 
 def table_rows(path: Path) -> Iterator[ArenaRow]:
-    """The words of column Source, with or without the released parentheses, and the digit in column Target.
+    """Yields the words of column Source, with or without the released parentheses, and the digit in column Target.
 
     Raises:
-        InputError: a column is missing, or a row has another word or label; names file and line.
+        InputError: a column is missing, or a row has an unknown word or label; the message names file and line.
     """
     for row in read_table(str(path)):
         words = row.text('Source').translate(PARENTHESES).split()
@@ -58,7 +58,7 @@ def table_rows(path: Path) -> Iterator[ArenaRow]:
 
 
 def picture_lists(folder: Path) -> tuple[Path, ...]:
-    """Pathfinder's lists, <folder>/metadata/*.npy, by their numbers; raises InputError where there are none."""
+    """Returns Pathfinder's lists <folder>/metadata/*.npy, sorted by number; raises InputError where there are none."""
     found = [path for path in (folder / 'metadata').glob('*.npy') if path.is_file()]
     if not found:
         raise InputError(
@@ -69,10 +69,10 @@ def picture_lists(folder: Path) -> tuple[Path, ...]:
 
 
 def pictures_of(folder: Path, split: str) -> list[Picture]:
-    """The pictures of a split. In the order of the lists, 80 % are train, the next 10 % dev, the last 10 % test.
+    """Returns the pictures of a split: of all lists in order, 80 % are train, the next 10 % dev, the last 10 % test.
 
     Raises:
-        InputError: there is no list, or a line of one is not as released; names file and line.
+        InputError: there is no list, or a line has an unknown form; the message names file and line.
     """
     found = [picture for path in picture_lists(folder) for picture in _listed(folder, path)]
     first, last = (len(found) * tenth // 10 for tenth in TENTHS[split])
@@ -80,10 +80,10 @@ def pictures_of(folder: Path, split: str) -> list[Picture]:
 
 
 def picture_rows(pictures: Sequence[Picture]) -> Iterator[ArenaRow]:
-    """The grey values of each picture row by row, 0 to 255, and its label; empty files are left out.
+    """Yields the grey values of each picture row by row, 0 to 255, and its label; skips empty files.
 
     Raises:
-        InputError: a picture is missing, cannot be read, or has another size than the first one.
+        InputError: a picture is missing, is unreadable, or differs in size from the first picture.
     """
     side = 0
     for path, label in pictures:

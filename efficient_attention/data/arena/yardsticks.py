@@ -1,12 +1,12 @@
-"""What accuracy a long-range task gives without reading far: the numbers beside which a model's have to be read.
+"""Baseline accuracies on Long Range Arena tasks without long-range reading, for comparison with a model's accuracy.
 
-majority        the class that is most frequent among the training rows
-root            ListOps: the class most frequent under the operator of the root, which is one word
-root_digits     ListOps: that operator, applied to the digits that stand directly under it
-trigrams        bytes: a linear model of the row's byte 3-grams; of two texts of how alike these are
+majority        the most frequent class of the training rows
+root            ListOps: the most frequent class for the root operator, which is one word
+root_digits     ListOps: the root operator, applied to the digits directly under it
+trigrams        bytes: a linear model of the row's byte 3-grams; for two texts, of the similarity of their 3-grams
 pixels          images: a linear model of the grey values
-discs           Pathfinder: the class of most of the training rows whose two discs lie nearest to the row's own
-values          recall: the value that the row's pairs have most often, whichever key is asked for
+discs           Pathfinder: a vote of the training rows whose two discs are nearest to the discs of the row
+values          recall: the most frequent value in the row's pairs, whatever the query
 """
 
 import math
@@ -22,16 +22,16 @@ from efficient_attention.data.arena.pathfinder import SETTINGS
 from efficient_attention.data.arena.recall import values_in
 
 HASHED = 2**16  # columns of the 3-gram counts
-PENALTY = 1e-4  # times the squared weights' sum, a row
-STEPS = 60  # of L-BFGS
-SEEN = 8_000  # training rows of which the places of the discs are looked at
-NEAREST = 25  # of them vote
+PENALTY = 1e-4  # factor of the sum of squared weights, added to the mean loss per row
+STEPS = 60  # most iterations of L-BFGS
+SEEN = 8_000  # training rows that the baseline `discs` uses
+NEAREST = 25  # training rows that vote
 Rows = Sequence[ArenaRow]
 Predict = Callable[[Rows], np.ndarray]
 
 
 def yardsticks(arena_set: ArenaSet, train: Rows, test: Rows) -> dict[str, float]:
-    """Name -> accuracy on the test rows, of those that the kind of rows has, learnt from the training rows."""
+    """Returns baseline name -> accuracy on the test rows; each baseline is fitted to the training rows."""
     labels = np.array([row.label for row in test])
     learned = {name: learn(train) for name, learn in LEARN.get(arena_set.kind, {}).items()}
     predictions = {name: predict(test) for name, predict in ({'majority': majority(train)} | learned).items()}
@@ -39,24 +39,24 @@ def yardsticks(arena_set: ArenaSet, train: Rows, test: Rows) -> dict[str, float]
 
 
 def names_of(kind: str) -> list[str]:
-    """The names of the yardsticks of a kind of rows."""
+    """Returns the names of the baselines for a kind of rows."""
     return ['majority', *LEARN.get(kind, {})]
 
 
 def majority(train: Rows) -> Predict:
-    """The most frequent class."""
+    """Fits a baseline that always predicts the most frequent class."""
     best = most_frequent([row.label for row in train])
     return lambda rows: np.full(len(rows), best)
 
 
 def most_frequent(labels: Sequence[int]) -> int:
-    """The most frequent of some numbers, the smallest of equals."""
+    """Returns the most frequent of some numbers; of equally frequent numbers, the smallest."""
     counts = Counter(labels)
     return min(counts, key=lambda label: (-counts[label], label))
 
 
 def by_root(train: Rows) -> Predict:
-    """The most frequent class under each root operator."""
+    """Fits a baseline that predicts the most frequent class of each root operator."""
     under: dict[int, list[int]] = {}
     for row in train:
         under.setdefault(int(row.texts[0][0]), []).append(row.label)
@@ -65,7 +65,7 @@ def by_root(train: Rows) -> Predict:
 
 
 def by_root_digits(train: Rows) -> Predict:
-    """The root operator of its own digits; where it has none, as `by_root`."""
+    """Fits a baseline that applies the root operator to the digits under it; without such digits, as `by_root`."""
     otherwise = by_root(train)
 
     def predict(rows: Rows) -> np.ndarray:
@@ -79,14 +79,14 @@ def by_root_digits(train: Rows) -> Predict:
 
 
 def own_digits(text: np.ndarray) -> list[int]:
-    """The digits directly under the root of a tree."""
+    """Returns the digits directly under the root of a tree."""
     words = text.astype(np.int64)
     steps = np.where((words >= DIGITS) & (words < CLOSE), 1, 0) - (words == CLOSE)
     return words[(np.cumsum(steps) == 1) & (words < DIGITS)].tolist()
 
 
 def by_values(train: Rows) -> Predict:
-    """The value that stands most often in the row; of a row without one, the most frequent class."""
+    """Fits a baseline that predicts the most frequent value in a row; for a row without values, the commonest class."""
     otherwise = most_frequent([row.label for row in train])
 
     def in_text(text: np.ndarray) -> int:
@@ -97,22 +97,22 @@ def by_values(train: Rows) -> Predict:
 
 
 def by_trigrams(train: Rows) -> Predict:
-    """A linear model of byte 3-grams: of one text its shares, of two the likeness of both."""
+    """Fits a linear model of byte 3-grams: their shares in one text, or the similarity of two texts."""
     return linear_model(trigram_features, train)
 
 
 def by_pixels(train: Rows) -> Predict:
-    """A linear model of grey values."""
+    """Fits a linear model of grey values."""
     return linear_model(pixel_features, train)
 
 
 def pixel_features(rows: Rows) -> scipy.sparse.csr_array:
-    """Grey values from 0 to 1, [rows, pixels]."""
+    """Returns grey values from 0 to 1, [rows, pixels]."""
     return scipy.sparse.csr_array(np.stack([row.texts[0] for row in rows]) / np.float32(255.0))
 
 
 def by_discs(train: Rows) -> Predict:
-    """A vote of the images whose discs lie most alike; no bar is looked at."""
+    """Fits a vote of the training images with the nearest discs; the baseline does not look at any bar."""
     train = train[:SEEN]
     tree = scipy.spatial.cKDTree(disc_places(train))
     labels = np.array([row.label for row in train])
@@ -125,9 +125,9 @@ def by_discs(train: Rows) -> Predict:
 
 
 def disc_places(rows: Rows) -> np.ndarray:
-    """Rows and columns of both discs, the upper one first: float [rows, 4].
+    """Returns rows and columns of both discs, the upper disc first: float [rows, 4].
 
-    They lie where the darkest pixel within a disc's radius is brightest; the second outside the first.
+    The first disc is where the darkest pixel within a disc's radius is brightest; the second disc lies outside it.
     """
     places = np.zeros((len(rows), 4))
     for place, row in zip(places, rows, strict=True):
@@ -146,7 +146,7 @@ def disc_places(rows: Rows) -> np.ndarray:
 
 
 def trigram_features(rows: Rows) -> scipy.sparse.csr_array:
-    """Square roots of the hashed 3-grams' shares, [rows, columns]; of two texts their inner product, [rows, 1]."""
+    """Returns square roots of the shares of hashed 3-grams, [rows, columns]; of two texts their product, [rows, 1]."""
     sides = [_hashed([row.texts[side] for row in rows]) for side in range(len(rows[0].texts))]
     if len(sides) == 1:
         return sides[0]
@@ -166,7 +166,7 @@ def _hashed(texts: Sequence[np.ndarray]) -> scipy.sparse.csr_array:
 
 
 def linear_model(features: Callable[[Rows], scipy.sparse.csr_array], train: Rows) -> Predict:
-    """Multinomial logistic regression with a small penalty, by L-BFGS."""
+    """Fits multinomial logistic regression with a small L2 penalty, by L-BFGS."""
     x_RF, labels_R = features(train), np.array([row.label for row in train])
     classes, size = int(labels_R.max()) + 1, x_RF.shape[1] + 1
     wanted_RC = np.eye(classes)[labels_R]

@@ -1,1 +1,1 @@
-"""Which rows make a batch, as a function of (seed, step): similar lengths, mixtures, each process's share."""
+"""Selects the rows of each batch as a function of (seed, step): by length, by mixture shares, and per process."""

@@ -1,4 +1,4 @@
-"""Keeps what was made for the last two epochs, as prefetching reads from two at once."""
+"""A cache of per-epoch results for the last two epochs, because prefetching reads from two epochs at once."""
 
 import threading
 from collections.abc import Callable
@@ -8,9 +8,9 @@ T = TypeVar('T')
 
 
 class LastTwoEpochs(Generic[T]):
-    """Keeps the last two results of a function of an epoch: batches are prefetched across the border of two epochs.
+    """A cache of the last two results of a function of the epoch; prefetched batches may be from both epochs.
 
-    Threads wait for one another, so nothing is made twice. Pickles empty.
+    Threads wait for each other, so nothing is computed twice. A pickled cache is empty.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class LastTwoEpochs(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, epoch: int, make: Callable[[int], T]) -> T:
-        """The result for `epoch`, made now if it is not one of the last two."""
+        """Returns the result for `epoch`; calls `make` if it is not one of the last two."""
         with self._lock:
             if epoch not in self._kept:
                 newest = [*self._kept.items()][-1:]

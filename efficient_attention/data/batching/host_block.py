@@ -1,4 +1,4 @@
-"""The rows of each global batch that a process reads, where several share the work."""
+"""The share of each global batch that one process reads in a run of several processes."""
 
 import dataclasses
 
@@ -7,10 +7,10 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class HostBlock:
-    """The rows of each global batch that one process reads.
+    """A contiguous block of rows of each global batch, which one process reads.
 
     Raises:
-        InputError: the batch does not divide over the processes.
+        InputError: the batch size is not a multiple of the number of processes.
     """
 
     batch_size: int  # rows of the global batch
@@ -25,10 +25,10 @@ class HostBlock:
 
     @property
     def rows(self) -> int:
-        """How many rows the block has."""
+        """Returns the number of rows in the block."""
         return self.batch_size // self.process_count
 
     def position(self, row: int) -> int:
-        """The global position of row `row`, counted over this process's blocks of all steps."""
+        """Returns the global position of row `row`; rows are counted over this process's blocks of all steps."""
         step, row_of_block = divmod(row, self.rows)
         return step * self.batch_size + self.process_index * self.rows + row_of_block

@@ -1,7 +1,7 @@
-"""Which rows of different lengths share a batch: rows of similar length together, padded to one of a few lengths.
+"""Groups rows of similar length into batches, each padded to one of a few lengths.
 
-Which rows make up the batch of a training step is a function of (seed, step) alone. A few lengths mean a few compiled
-programs; rows of similar length mean little padding.
+The rows in the batch of a training step are a function of only (seed, step). Few lengths mean few compiled programs,
+and similar lengths mean little padding.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.batching.random_streams import Stream, random_stream
 from efficient_attention.errors import InputError
 
-SORTED_TOGETHER = 32  # batches whose rows are sorted by length before they are cut: more pads less and mixes less
+SORTED_TOGETHER = 32  # batches whose rows are sorted together by length; a larger number pads less and mixes less
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthBatches:
-    """Batches of the numbers of rows.
+    """Batches of row numbers, for rows of different lengths.
 
     Attributes:
         lengths: tokens of each row.
-        buckets: row lengths to pad to; a row longer than the last is padded to `length`.
-        length: of the longest row allowed.
+        buckets: lengths to which rows are padded; a row longer than the last bucket is padded to `length`.
+        length: most tokens of a row.
         batch_size: rows of the global batch.
-        seed: of the order of the rows.
-        mixture: which rows an epoch has; None = each once.
+        seed: seed of the order of the rows.
+        mixture: the rows of each epoch; None = every row once.
     """
 
     lengths: np.ndarray
@@ -40,19 +40,19 @@ class LengthBatches:
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of an epoch."""
+        """Returns the number of rows in an epoch."""
         return self.mixture.rows_per_epoch if self.mixture else len(self.lengths)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches that hold the rows of an epoch."""
+        """Returns the number of batches in an epoch."""
         return -(-self.rows_per_epoch // self.batch_size)
 
     def of_step(self, step: int) -> np.ndarray:
-        """The rows of a training step; the last batch of those cut from an epoch may have fewer than `batch_size`.
+        """Returns the rows of a training step; the last batch of an epoch may have fewer than `batch_size` rows.
 
         Raises:
-            InputError: there is no row.
+            InputError: there are no rows.
         """
         if not len(self.lengths):
             raise InputError('there is no row to train on')
@@ -60,10 +60,10 @@ class LengthBatches:
         return self.plan(epoch)[turn]
 
     def in_order(self, *, is_row_alone: bool = False) -> Iterator[np.ndarray]:
-        """Batches that hold every row once, the longest first.
+        """Yields batches with every row once, the longest rows first.
 
-        `is_row_alone` puts only rows of the same bucket together, so that none is padded beyond its own; some batches
-        are then smaller.
+        With `is_row_alone`, rows of a batch have the same bucket, so each is padded only to its own bucket. Some
+        batches are smaller then.
         """
         order = np.argsort(-self.lengths, kind='stable')
         groups = [order]
@@ -75,7 +75,7 @@ class LengthBatches:
                 yield group[start : start + self.batch_size]
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """The rows of each batch of an epoch."""
+        """Returns the rows of each batch of an epoch."""
         return self.plans.get(epoch, self._make_plan)
 
     def _make_plan(self, epoch: int) -> list[np.ndarray]:
@@ -90,13 +90,13 @@ class LengthBatches:
         return [batches[turn] for turn in rng.permutation(len(batches))]
 
     def bucket(self, rows: np.ndarray) -> int:
-        """The length to which these rows are padded."""
+        """Returns the length to which these rows are padded."""
         return self.bucket_of(int(self.lengths[rows].max()))
 
     def bucket_of(self, longest: int) -> int:
-        """The length to which rows are padded of which the longest has so many tokens."""
+        """Returns the length to which a batch is padded whose longest row has `longest` tokens."""
         return next((bucket for bucket in self.buckets if longest <= bucket <= self.length), self.length)
 
     def mean_bucket(self) -> float:
-        """The mean length to which the batches of an epoch are padded."""
+        """Returns the mean padded length over the batches of an epoch."""
         return float(np.mean([self.bucket(rows) for rows in self.plan(0)]))

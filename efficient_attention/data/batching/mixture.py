@@ -1,7 +1,7 @@
-"""Several sets of rows mixed by shares: which rows an epoch reads, as a function of (seed, epoch) alone.
+"""Mixes several datasets by shares: the rows of an epoch, as a function of only (seed, epoch).
 
-Shares by size with a limit, and their temperature: Raffel et al. 2019, arXiv 1910.10683, section 3.5.2. There each
-example is drawn by the shares; here an epoch has whole numbers of rows by them, so that the shares hold exactly.
+Shares depend on dataset size, a size limit and a temperature (Raffel et al. 2019, arXiv 1910.10683, section 3.5.2).
+There, each example is sampled by the shares. Here, an epoch has fixed numbers of rows, so the shares are exact.
 """
 
 import dataclasses
@@ -14,16 +14,17 @@ from efficient_attention.data.batching.random_streams import Stream, random_stre
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Sets whose rows are numbered one set after the other.
+    """A mixture of datasets; their rows are numbered in sequence, dataset after dataset.
 
-    An epoch has as many rows as the sets have together, each counted up to the limit. A set goes on from epoch to
-    epoch where it was, in an order drawn anew whenever it is through: none of its rows comes twice before all came.
+    An epoch has as many rows as all datasets together, where each dataset counts at most `limit` rows. Each epoch
+    continues a dataset where the last epoch stopped. A new random order starts after all rows of the dataset were
+    used, so no row repeats earlier.
 
     Attributes:
-        sizes: rows of each set, at least 1.
-        limit: rows that a set counts for at most; 0 = as many as it has.
+        sizes: rows of each dataset, at least 1.
+        limit: most rows that count for a dataset; 0 = no limit.
         temperature: T of the shares r^(1/T), at least 1.
-        seed: of the orders.
+        seed: seed of the orders.
     """
 
     sizes: tuple[int, ...]
@@ -33,20 +34,20 @@ class Mixture:
 
     @property
     def shares(self) -> np.ndarray:
-        """Each set's share of the rows that are read; they sum to 1."""
+        """Returns each dataset's share of the rows of an epoch; the shares sum to 1."""
         rates = self.counted.astype(np.float64)
         rates = (rates / rates.sum()) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
     @property
     def counted(self) -> np.ndarray:
-        """The rows that each set counts for."""
+        """Returns the number of rows that count for each dataset."""
         sizes = np.array(self.sizes, np.int64)
         return np.minimum(sizes, self.limit) if self.limit else sizes
 
     @functools.cached_property
     def rows_of_sets(self) -> np.ndarray:
-        """Rows that an epoch has of each set: its share to less than one row, and at least one row."""
+        """Returns the rows per dataset in an epoch: its share within one row, and at least one row."""
         wanted = self.shares * self.counted.sum()
         rows = np.floor(wanted).astype(np.int64)
         missing = int(self.counted.sum() - rows.sum())
@@ -55,16 +56,16 @@ class Mixture:
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of an epoch."""
+        """Returns the number of rows in an epoch."""
         return int(self.rows_of_sets.sum())
 
     def rows(self, epoch: int) -> np.ndarray:
-        """The numbers of an epoch's rows, set after set; a set of which more than all is wanted has rows repeatedly."""
+        """Returns the row numbers of an epoch, dataset after dataset; small datasets may repeat rows."""
         firsts = np.cumsum((0, *self.sizes[:-1]))
         return np.concatenate([first + self.of_set(number, epoch) for number, first in enumerate(firsts)])
 
     def of_set(self, number: int, epoch: int) -> np.ndarray:
-        """The rows of one set in an epoch, counted from its first."""
+        """Returns the rows of one dataset in an epoch, counted from its first row."""
         size, count = self.sizes[number], int(self.rows_of_sets[number])
         start = epoch * count
         turns = range(start // size, -(-(start + count) // size))

@@ -1,1 +1,1 @@
-"""Corpora for masked language models: documents on disk as sentences of ids, and masked or noised rows of them."""
+"""Corpora of documents: preparation on disk as sentences of ids, and rows for masking or denoising."""

@@ -1,10 +1,10 @@
-"""BART's noise: sentences change places, spans of words become a mask each; or tokens are masked or go, texts rotate.
+"""BART's noise: permuted sentences, masked spans of words, masked or deleted tokens, and rotated texts.
 
-Lewis et al. 2019, arXiv 1910.13461, section 2.2. Of W words ceil(infilling W) are hidden, in whole-word spans whose
-lengths are drawn from a Poisson distribution until they are that many, the last one cut. A span of length 0 is a mask
-between two words. Where the published code (fairseq's `DenoisingDataset`) lets spans overlap, which hides fewer words,
-here they lie side by side: their places are uniform among all that leave the other words between them, and two spans
-may touch. There are never more spans than hidden words, so no source is longer than its text.
+Lewis et al. 2019, arXiv 1910.13461, section 2.2. Of W words, ceil(infilling W) are hidden in whole-word spans. Span
+lengths are sampled from a Poisson distribution until they reach this number; the last span is cut. A span of length 0
+is a mask between two words. In the published code (fairseq's `DenoisingDataset`) spans may overlap, which hides fewer
+words. Here spans do not overlap, but may touch; their positions are uniform over all possible placements. There are
+never more spans than hidden words, so a source is never longer than its text.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ import numpy as np
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.noise import Noise, NoisedText
 
-MASKED = -1  # in a list of places of tokens: a mask
+MASKED = -1  # in an array of token positions: a mask
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BartNoise(Noise):
-    """The noise of texts of `tokens` tokens or fewer.
+    """BART's noise for texts of at most `tokens` tokens.
 
     Attributes:
-        config: `mean_span`, `permutation`, `infilling`, `masking`, `deletion` and `rotation` are read.
-        mask: its id.
-        is_continuation: bool [V], whether a piece continues the word before it.
-        tokens: the most tokens of a text.
-        lengths: of a source and of a target, each that of the text.
+        config: the fields `mean_span`, `permutation`, `infilling`, `masking`, `deletion` and `rotation` are read.
+        mask: id of the mask.
+        is_continuation: bool [V], whether a piece continues a word.
+        tokens: most tokens of a text.
+        lengths: most tokens of a source and of a target, both as of a text.
     """
 
     config: NoiseConfig
@@ -43,7 +43,7 @@ class BartNoise(Noise):
         return np.where(places == MASKED, np.int32(self.mask), text.tokens[places]), text.tokens
 
     def places(self, text: NoisedText, rng: np.random.Generator) -> np.ndarray:
-        """Where in the text each token of the source stands; `MASKED` for a mask."""
+        """Returns the position in the text of each source token; `MASKED` for a mask."""
         config = self.config
         is_start = ~self.is_continuation[text.tokens]
         is_start[text.sentence_starts] = True
@@ -56,7 +56,7 @@ class BartNoise(Noise):
 
 
 def permuted(starts: np.ndarray, tokens: int, share: float, rng: np.random.Generator) -> np.ndarray:
-    """The places 0 ... tokens - 1 with ceil(share n) of the n sentences, which begin at `starts`, in random order."""
+    """Returns positions 0 ... tokens - 1 with ceil(share n) of the n sentences, which begin at `starts`, shuffled."""
     chosen = rng.permutation(len(starts))[: math.ceil(share * len(starts))]
     order = np.arange(len(starts))
     order[chosen] = rng.permutation(chosen)
@@ -67,14 +67,14 @@ def permuted(starts: np.ndarray, tokens: int, share: float, rng: np.random.Gener
 def infilled(
     places: np.ndarray, is_start: np.ndarray, share: float, mean_span: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """The places with a mask for each span of whole words; ceil(share W) of the W words are in spans.
+    """Returns the positions with a mask in place of each span of whole words; ceil(share W) of W words are in spans.
 
     Args:
-        places: of tokens.
-        is_start: whether a word begins there; the first one does.
-        share: of the words.
-        mean_span: words.
-        rng: see the module.
+        places: positions of tokens.
+        is_start: whether a word begins at each of them; the first one must be True.
+        share: share of the words in spans.
+        mean_span: mean length of a span, in words.
+        rng: source of the random numbers.
     """
     starts = np.flatnonzero(is_start)
     hidden = math.ceil(share * len(starts))
@@ -93,7 +93,7 @@ def infilled(
 
 
 def span_lengths(words: int, mean: float, rng: np.random.Generator) -> np.ndarray:
-    """Poisson lengths of at most `words` spans that add up to `words`, in random order; the last one drawn is cut."""
+    """Returns Poisson lengths of at most `words` spans in random order; they add up to `words`, as the last is cut."""
     lengths = rng.poisson(mean, words)
     ends = np.cumsum(lengths)
     last = min(int(np.searchsorted(ends, words)), words - 1)
@@ -102,14 +102,14 @@ def span_lengths(words: int, mean: float, rng: np.random.Generator) -> np.ndarra
 
 
 def span_places(lengths_S: np.ndarray, words: int, rng: np.random.Generator) -> np.ndarray:
-    """The first word of each of these spans among so many words, rising: uniform where none overlap."""
+    """Returns the first word of each span, rising, among `words` words: uniform over placements without overlap."""
     spans, kept = len(lengths_S), words - lengths_S.sum()
     slots_S = np.sort(rng.choice(kept + spans, spans, replace=False, shuffle=False))
     return slots_S - np.arange(spans) + np.cumsum(lengths_S) - lengths_S
 
 
 def chosen_tokens(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Where in `places` the share, rounded, of the tokens that are no masks stands, chosen at random."""
+    """Returns random indices in `places` for a rounded share of the tokens that are no masks."""
     if not share:
         return np.zeros(0, np.int64)
     tokens = np.flatnonzero(places != MASKED)

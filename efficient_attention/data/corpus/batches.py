@@ -1,8 +1,8 @@
-"""Batches of a prepared corpus for training and evaluation, the same on any number of hosts and after any restart.
+"""Batches of a prepared corpus for training and evaluation, the same for any number of hosts and after any restart.
 
-Row r of the global batch of step s is the row at position s * batch_size + r, whatever came before, so the step is
-the whole state of the input. A process reads a contiguous block of each global batch: rows keyed by their place in the
-batch (dropout) stay the same on any number of processes, and only the rows of the block are ever built.
+Row r of the global batch of step s is the row at position s * batch_size + r. So the step is the whole state of the
+input. A process reads a contiguous block of each global batch and builds only the rows of this block. Rows keep their
+index in the global batch, which seeds dropout, for any number of processes.
 """
 
 import atexit
@@ -29,28 +29,28 @@ from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
-ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # what Grain says of a worker
-THREADS = 1  # that build rows in a process; measured: the interpreter lock leaves more of them nothing to gain
+ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # Grain's message on a dead worker
+THREADS = 1  # threads that build rows in a process; more gained nothing when measured, due to the interpreter lock
 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
 class Rows(Protocol):
-    """The rows of a split."""
+    """An interface to the rows of a split."""
 
-    count: int  # of an epoch
+    count: int  # rows of an epoch
 
     def row_at(self, position: int) -> Row:
-        """The row at a position of endless training."""
+        """Returns the row at a position of endless training."""
 
     def row(self, epoch: int, index: int) -> Row:
-        """A row of an epoch."""
+        """Returns a row of an epoch."""
 
     def padding(self) -> Row:
-        """A row with the same arrays that counts for nothing."""
+        """Returns a row of padding, with the same arrays and no weight in any loss."""
 
 
-MOST_EPOCHS_A_BATCH = 16  # beyond it a batch size is a slip, and would first be noticed by its memory
+MOST_EPOCHS_A_BATCH = 16  # a larger batch is surely a mistake, which would otherwise show as a lack of memory
 
 
 def training_batches(
@@ -62,10 +62,10 @@ def training_batches(
     steps: range,
     rows: Rows | None = None,
 ) -> Iterator[Batch]:
-    """The block [batch_size / process_count, ...] of the global batch of each step.
+    """Yields a process's block [batch_size / process_count, ...] of the global batch of each step.
 
-    `rows`: those of the train split where the caller has made them, as their plan takes a while to make, or they are
-    not of masked language models.
+    A caller may pass its own `rows`: rows of the train split that it has already planned, which takes time, or rows
+    of another kind than for masked language models.
 
     Raises:
         InputError: the batch is far larger than an epoch, the train split is too small, or (from the iterator) the
@@ -75,7 +75,7 @@ def training_batches(
 
 
 def batches_of_rows(rows: Rows, config: DataConfig, block: HostBlock, steps: range) -> Iterator[Batch]:
-    """The same of rows that are there; raises InputError where the batch is far larger than an epoch."""
+    """Yields batches as `training_batches`, from given rows; raises InputError for a batch far above an epoch."""
     if block.batch_size > MOST_EPOCHS_A_BATCH * rows.count:
         raise InputError(
             f'train.batch_size is {block.batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
@@ -88,10 +88,11 @@ def batches_of_rows(rows: Rows, config: DataConfig, block: HostBlock, steps: ran
 def evaluation_batches(
     prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int, rows: Rows | None = None
 ) -> Iterator[Batch]:
-    """Every held-out row exactly once, with masks from (seed, epoch 0, index); all processes yield equally many.
+    """Yields every held-out row exactly once, with masks from (seed, epoch 0, index); equally many batches per process.
 
-    The last global batch is filled up with rows of padding whose weights are all 0. Rows are built in threads, not
-    in `config.workers` processes, whose start would take longer than most evaluations. `rows`: as of training.
+    The last global batch is filled with rows of padding whose weights are all 0. Rows are built in threads, not in
+    `config.workers` processes, because starting these takes longer than most evaluations. `rows`: see
+    `training_batches`.
 
     Raises:
         InputError: the held-out split is too small, or (from the iterator) the corpus is damaged.
@@ -100,19 +101,19 @@ def evaluation_batches(
 
 
 def every_row_once(rows: Rows, config: DataConfig, block: HostBlock) -> Iterator[Batch]:
-    """The same of rows that are there."""
+    """Yields batches as `evaluation_batches`, from given rows."""
     steps = range(-(-rows.count // block.batch_size))
     source = BlockRows(functools.partial(_once, rows), block, steps)
     return _batches(source, workers=0, prefetch=config.prefetch)
 
 
 def evaluation_row_count(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
-    """Number of held-out rows, padding not counted."""
+    """Returns the number of held-out rows, padding not counted."""
     return CorpusRows(prepared.held_out, prepared.vocabulary, config, seed).count
 
 
 def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
-    """Positions per second (padding counts: the model pays for it) that the input alone delivers over `count` batches.
+    """Returns positions per second (padding counts, as in a model) of only the input, over `count` batches.
 
     The first batch is not timed: it waits for the plan and for workers to start. `count` should be well above the
     number of batches that were prefetched meanwhile.
@@ -130,7 +131,7 @@ def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
 
 
 class BlockRows:
-    """The rows that one process reads in some steps, one after another: a source for Grain."""
+    """The rows that one process reads in a range of steps, in order: a data source for Grain."""
 
     def __init__(self, read: Callable[[int], Row], block: HostBlock, steps: range) -> None:
         self._read = read
@@ -150,7 +151,7 @@ def _once(rows: Rows, position: int) -> Row:
 
 
 def _batches(source: BlockRows, *, workers: int, prefetch: int) -> Iterator[Batch]:
-    """Batches of the rows, `prefetch` of them kept ready by threads, or by `workers` processes."""
+    """Yields batches of the rows; threads, or `workers` processes, prefetch `prefetch` batches."""
     share = -(-prefetch // max(1, workers))
     dataset = grain.MapDataset.source(source).batch(source.block.rows, drop_remainder=True, batch_fn=_stack)
     options = grain.ReadOptions(num_threads=min(THREADS, share), prefetch_buffer_size=share)
@@ -161,13 +162,13 @@ def _batches(source: BlockRows, *, workers: int, prefetch: int) -> Iterator[Batc
 
 
 def _in_processes(dataset: grain.IterDataset, workers: int, buffered: int) -> grain.IterDataset:
-    """`dataset`, built by `workers` processes that keep `buffered` batches each."""
-    # Semaphores of earlier processes that lie in reference cycles: freed while Python 3.12 starts to track the new
-    # ones, each would print a warning that it may leak.
+    """Returns `dataset`, built by `workers` processes that buffer `buffered` batches each."""
+    # Semaphores of earlier processes may be in reference cycles. If Python 3.12 frees them while it starts to track
+    # new ones, each prints a warning that it may leak.
     gc.collect()
     if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()  # Grain reads its flags; outside an absl app nobody has parsed any
-    # Batches are small: they come through a pipe. A killed run would leave shared memory behind.
+        flags.FLAGS.mark_as_parsed()  # Grain reads its flags, which nobody has parsed outside an absl app
+    # Batches are small, so a pipe transfers them. A killed run would leave shared memory behind.
     through_pipe = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
     dataset = grain.experimental.WithOptionsIterDataset(dataset, through_pipe)
     processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffered)
@@ -186,8 +187,8 @@ def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
         if not (ended := re.search(ENDED, str(error))):
             raise
         raise RunError(
-            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command goes on from '
-            'the last checkpoint, data.workers=0 builds them in this process'
+            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command resumes '
+            'from the last checkpoint; data.workers=0 builds batches in the main process'
         ) from None
     finally:
         iterator.close()
@@ -195,7 +196,7 @@ def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
 
 @atexit.register
 def _close_unfinished() -> None:
-    """Ends threads and workers of batches that a program left in the middle, while the interpreter still can."""
+    """Ends threads and workers of unfinished batches before the interpreter shuts down."""
     for batches in list(_unfinished):
         batches.close()
 

@@ -1,4 +1,4 @@
-"""Documents as sentences of ids, computed in this process or in several, always in the same order."""
+"""Tokenises documents into sentences of ids, in one or several processes, always in the same order."""
 
 import dataclasses
 import functools
@@ -12,33 +12,33 @@ from efficient_attention.data.preparation.worker_processes import in_processes
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.reading import SECTION, cut_at_blank_lines, reader_of
 
-BATCH = 2**19  # characters of one task
+BATCH = 2**19  # characters per task
 FAULT = (
     'a process that prepares the corpus died (out of memory, or a script without a __main__ guard);'
-    ' data.processes=1 works without'
+    ' data.processes=1 starts no processes'
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """The sentences of one section of a document."""
+    """The tokenised sentences of one section of a document."""
 
-    document: int  # which document of the source it belongs to
-    lengths: np.ndarray  # int32 [sentences], tokens; none is 0
+    document: int  # number of the document in the source
+    lengths: np.ndarray  # int32 [sentences], tokens per sentence, at least 1
     ids: np.ndarray  # uint32 [tokens], the sentences end to end
-    characters: int  # of the text
+    characters: int  # characters of the section
 
 
 def encode_documents(
     texts: Iterable[str], tokenizer_file: str, processes: int, *, batch: int = BATCH, section: int = SECTION
 ) -> Iterator[Encoded]:
-    """Every section of every document, in order, tokenised.
+    """Yields every section of every document, in order, tokenised.
 
     Args:
         texts: the documents.
         tokenizer_file: a tokenizer.json.
-        processes: 1 works in this process, on as many threads as the tokenizer library likes.
-        batch: characters of one task.
+        processes: number of processes; 1 = this process, with the tokenizer library's own threads.
+        batch: characters per task.
         section: characters after which a document is cut at the next blank line.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rows of masked language models of which each is one text, such as a row of a task; masked as a corpus's."""
+"""Rows for masked language models with one text per row, such as rows of a task, masked like rows of a corpus."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,14 @@ Row = dict[str, np.ndarray]
 
 
 class MaskedTexts:
-    """The masked rows of a list of texts; see `Rows` in batches.py.
+    """The masked rows of a list of texts; implements `Rows` of batches.py.
 
     Attributes:
-        count: rows of an epoch, one for each text.
+        count: rows of an epoch, one per text.
     """
 
     def __init__(self, texts: Sequence[np.ndarray], vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
-        """`texts`: ids [l], of which a row has the first `config.length`; raises InputError for a bad seed."""
+        """Takes `texts`, ids [l]; a row uses the first `config.length` ids. Raises InputError for a bad seed."""
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         self.count, self._texts, self._seed = len(texts), texts, seed
@@ -31,12 +31,12 @@ class MaskedTexts:
         self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
 
     def row_at(self, position: int) -> Row:
-        """The row at a position of endless training: epoch position // count, then that epoch's random order."""
+        """Returns the row at a position of endless training: epoch position // count, in that epoch's random order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> Row:
-        """Row `index`, masked as in this epoch."""
+        """Returns row `index` with the masks of an epoch."""
         text = self.text(index)
         used, places = len(text), np.arange(self._length, dtype=np.int32)
         tokens = np.full(self._length, self._pad, np.int32)
@@ -47,15 +47,15 @@ class MaskedTexts:
         return row | self._masker(tokens, used, random_stream(self._seed, Stream.CORPUS_ROW, masks, index))
 
     def text(self, index: int) -> np.ndarray:
-        """The ids of row `index` as they are, integers [l]."""
+        """Returns the unmasked ids of row `index`, integers [l]."""
         return self._texts[index][: self._length]
 
     def is_cut(self, index: int) -> bool:
-        """Whether row `index` holds a part of its text alone."""
+        """Whether row `index` is only a part of its text."""
         return len(self._texts[index]) > self._length
 
     def padding(self) -> Row:
-        """A row with the same arrays that counts for nothing: padding, and all weights 0."""
+        """Returns a row of padding, with the same arrays and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._pad
         return row

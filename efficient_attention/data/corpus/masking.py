@@ -1,11 +1,11 @@
-"""Chooses the tokens of a row that a masked language model has to predict, and what it sees in their place.
+"""Chooses the tokens of a row that a masked language model predicts, and their replacements in the input.
 
 BERT (Devlin et al. 2018, arXiv:1810.04805): 15 % of the tokens; of these 80 % become [MASK], 10 % a random id, 10 %
 stay. Whole words: the pieces of a word are chosen together. N-grams (ALBERT, Lan et al. 2019, arXiv:1909.11942): runs
 of 1 to N whole words, p(n) ~ 1/n.
 
-Special tokens and padding are never chosen. The random id is uniform over the ordinary ids (BERT: over all ids, special
-ones included), so that a row's special tokens always mean what they say.
+Special tokens and padding are never chosen. A random id is uniform over the ordinary ids, so the special tokens of a
+row keep their meaning (BERT: uniform over all ids).
 """
 
 import bisect
@@ -19,12 +19,12 @@ from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 
 def prediction_count(tokens: int, mask_rate: float, max_masked: int) -> int:
-    """Tokens to predict in a row of `tokens` tokens, special ones counted (BERT): the rounded share, at least 1."""
+    """Returns the number of predictions in a row of `tokens` tokens (special ones count, as in BERT), at least 1."""
     return min(max_masked, max(1, round(tokens * mask_rate)))
 
 
 class Masker:
-    """Draws masks for rows of one vocabulary."""
+    """Samples masks for rows of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, config: DataConfig) -> None:
         self._config = config
@@ -36,15 +36,17 @@ class Masker:
         self._ordinary = np.flatnonzero(self._is_maskable).astype(np.int32)
 
     def __call__(self, tokens_L: np.ndarray, used: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """The masked row: tokens int32 [L]; masked_positions, masked_tokens int32 [P], masked_weights float32 [P].
+        """Returns the masked row.
 
-        Positions are sorted; unused ones are position 0, token 0, weight 0. Under whole words and n-grams there may be
-        fewer predictions than the share asks for, or none: a word is masked whole or not at all.
+        tokens int32 [L]; masked_positions and masked_tokens int32 [P]; masked_weights float32 [P].
+
+        Positions are sorted. Unused entries have position 0, token 0, weight 0. A word is masked
+        as a whole or not at all, so whole words and n-grams may give fewer predictions than the share, or none.
 
         Args:
             tokens_L: int32 [L], the row.
             used: tokens of the row that are not padding.
-            rng: source of all draws.
+            rng: source of the random numbers.
         """
         config = self._config
         budget = prediction_count(used, config.mask_rate, config.max_masked)
@@ -72,7 +74,7 @@ class Masker:
         return masked
 
     def _replacements(self, originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """What the model sees in place of `originals`."""
+        """Returns the model's input tokens in place of `originals`."""
         draw, which = rng.random((2, originals.size))
         random_ids = self._ordinary[(which * self._ordinary.size).astype(np.int64)]
         is_mask = draw < self._config.mask_token_share
@@ -86,7 +88,7 @@ class MaskableWords:
 
     Attributes:
         bounds: word w is candidates bounds[w]:bounds[w + 1].
-        stretch_ends: for each word, the end of its stretch of words without a special token between them.
+        stretch_ends: for each word, the end of its run of words without a special token in between.
     """
 
     bounds: list[int]
@@ -94,7 +96,7 @@ class MaskableWords:
 
 
 def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableWords:
-    """Words among maskable positions (sorted); a continuation after a special token starts a word of its own."""
+    """Returns the words among sorted maskable positions; a continuation after a special token starts a new word."""
     if not candidates.size:
         return MaskableWords([0], [])
     is_after_gap = np.diff(candidates, prepend=-2) > 1
@@ -105,11 +107,11 @@ def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableW
 
 
 def choose_runs(words: MaskableWords, budget: int, longest: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Runs of 1..longest whole words, in the order of choice, as candidate ranges; `budget` tokens at most in all.
+    """Returns runs of 1..longest whole words as ranges of candidates, in the order of choice; at most `budget` tokens.
 
-    First words come in random order. A run that would overlap a chosen one is dropped (ALBERT's test for overlap; the
-    other test in its code has no effect); one that exceeds the budget is shortened word by word. Runs do not reach
-    across special tokens.
+    Runs start at words in random order. A run that overlaps a chosen one is dropped (ALBERT's test for overlap; the
+    other test in its code has no effect). A run that exceeds the budget is shortened word by word. Runs do not cross
+    special tokens.
     """
     bounds = words.bounds
     count = len(words.stretch_ends)

@@ -1,4 +1,4 @@
-"""What all kinds of noise have in common: a text of documents in, a source and a target out."""
+"""The interface of all kinds of noise: they turn a text of documents into a source and a target."""
 
 import abc
 from typing import NamedTuple
@@ -7,20 +7,20 @@ import numpy as np
 
 
 class NoisedText(NamedTuple):
-    """A text to be noised."""
+    """A text before noise is added."""
 
     tokens: np.ndarray  # int32 [T]
-    sentence_starts: np.ndarray  # int64, the places of its sentences' first tokens, rising from 0
+    sentence_starts: np.ndarray  # int64, positions of the sentences' first tokens, rising from 0
 
 
 class Noise(abc.ABC):
-    """A noise with its settings; picklable.
+    """A kind of noise with its settings; picklable.
 
     Attributes:
-        tokens: the most tokens of a text.
-        lengths: the most tokens of a source and of a target, ends not counted.
-        crosses_documents: whether a text may have the end of one document and the beginning of the next; texts then
-            all have `tokens` tokens. Else they are whole sentences of a document, as many as fit.
+        tokens: most tokens of a text.
+        lengths: most tokens of a source and of a target, without begin and end tokens.
+        crosses_documents: whether a text may contain the end of one document and the start of the next. Then all texts
+            have `tokens` tokens. Otherwise a text is as many whole sentences of one document as fit.
     """
 
     tokens: int
@@ -29,4 +29,4 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, text: NoisedText, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Source and target, int32, without their ends; all randomness is of `rng`."""
+        """Returns source and target, int32, without begin and end tokens; all random numbers come from `rng`."""

@@ -1,10 +1,9 @@
-"""Rows for an encoder-decoder that restores noised texts of a split; all randomness is from (seed, epoch, index).
+"""Rows for an encoder-decoder that restores noised texts; all random numbers come from (seed, epoch, index).
 
-Noise that crosses documents reads the tokens of a split one after another, documents without anything between them,
-in texts of equal length; where they begin is drawn anew each epoch, and what does not fill a text is left out. When a
-split is evaluated they begin with its first token, and the last one is shorter. Other noise reads whole sentences of a
-document, as many as fit, the same in each epoch. The noise itself is new in each epoch of training, and always that of
-epoch 0 in an evaluation.
+If the noise crosses documents, a split is read as one sequence of tokens, cut into texts of equal length. Each epoch
+samples where the first text starts, and drops a rest that fills no text. In evaluation, texts start at the first token
+and the last text is shorter. Other noise reads as many whole sentences of one document as fit, the same in every epoch.
+The noise is new in each epoch of training; evaluation always has the noise of epoch 0.
 """
 
 import numpy as np
@@ -19,17 +18,17 @@ from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.errors import InputError
 
-SHORTEST = 2  # tokens of a text that can be noised
+SHORTEST = 2  # least tokens of a text for noise
 
 
 class NoisedRows:
-    """The rows of one split; picklable.
+    """The noised rows of one split; picklable.
 
     Attributes:
         count: rows of an epoch.
 
     Raises:
-        InputError: the split has too little text; the seed is out of its range.
+        InputError: the split has too little text; the seed is out of range.
     """
 
     def __init__(self, corpus: Corpus, noise: Noise, ends: Symbols, seed: int, *, is_training: bool) -> None:
@@ -45,25 +44,25 @@ class NoisedRows:
 
     @property
     def tokens(self) -> int:
-        """Of the split."""
+        """Returns the number of tokens in the split."""
         return int(self._before[-1])
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Tokens to which sources and targets are padded, their ends counted."""
+        """Returns the padded lengths of sources and of targets, with begin and end tokens."""
         source, target = self._noise.lengths
         return source + self._ends.count, target + self._ends.count
 
     def row_at(self, position: int) -> dict[str, np.ndarray]:
-        """The row at a position of endless training: epoch position // count, then that epoch's random order."""
+        """Returns the row at a position of endless training: epoch position // count, in that epoch's random order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Row `index` of an epoch; arrays as in a batch of `PairBatches`, without the axis of rows.
+        """Returns row `index` of an epoch; arrays as in a batch of `PairBatches`, without the axis of rows.
 
         Raises:
-            InputError: the corpus cannot be read there.
+            InputError: these tokens of the corpus cannot be read.
         """
         offset = self._offsets.get(epoch, self._make_offset)
         start, stop = int(self._starts[index]) + offset, int(self._stops[index]) + offset
@@ -77,11 +76,11 @@ class NoisedRows:
         return self._row(index, *map(self._ends.around, pair))
 
     def padding(self) -> dict[str, np.ndarray]:
-        """A row with the same arrays that counts for nothing."""
+        """Returns a row of padding, with the same arrays and no weight in any loss."""
         return self._row(-1, np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def text(self, start: int, stop: int) -> NoisedText:
-        """The tokens start:stop of the split, and where sentences begin in them."""
+        """Returns the tokens start:stop of the split, and the starts of their sentences."""
         first = int(np.searchsorted(self._before, start, side='right')) - 1
         end = int(np.searchsorted(self._before, stop))
         of_documents = np.asarray(self._corpus.document_starts)
@@ -95,7 +94,7 @@ class NoisedRows:
         return NoisedText(tokens, np.maximum(self._before[first:end] - start, 0))
 
     def _cut(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the end token of each text, counted over the split, with room for an epoch's offset."""
+        """Returns start and end of each text, in tokens of the split; leaves tokens for an epoch's offset."""
         least = self._noise.tokens if self._noise.crosses_documents and is_training else SHORTEST
         if self.tokens < least:
             change = 'lower' if self._corpus.split == 'train' else 'raise'
@@ -106,7 +105,7 @@ class NoisedRows:
         return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
 
     def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Of noise that crosses documents; in training one fewer than fit, so that they may begin anywhere."""
+        """Returns texts that cross documents; in training one fewer than possible, so that they can start anywhere."""
         most = self._noise.tokens
         starts = np.arange(max(1, self.tokens // most - 1) if is_training else -(-self.tokens // most)) * most
         stops = np.minimum(starts + most, self.tokens)
@@ -114,11 +113,11 @@ class NoisedRows:
         return starts[is_long], stops[is_long]
 
     def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of noise that does not, in the order of the split; a sentence that is too long is cut anywhere."""
+        """Returns texts within documents, in the order of the split; a sentence that is too long is cut anywhere."""
         of_documents, rng = (
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),
-        )  # its draws decide nothing
+        )  # the random numbers have no effect
         _, starts, stops = cut_documents(self._before, of_documents, self._noise.tokens, 0.0, rng)
         order = np.argsort(starts)
         return starts[order], stops[order]
@@ -130,7 +129,7 @@ class NoisedRows:
         return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(self.count)
 
     def _row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-        """The padded row of a source and a target."""
+        """Returns the padded row of a source and a target."""
         (source_M, source_segments_M), (target_L, segments_L) = (
             (np.append(ids, np.full(length - len(ids), self._ends.pad, np.int32)), (np.arange(length) < len(ids)) * 1)
             for ids, length in zip((source, target), self.lengths, strict=True)

@@ -1,11 +1,11 @@
-"""Fills rows with documents where there are no sentence pairs: which excerpts share a row, and how they become one.
+"""Packs excerpts of documents into full rows, for pretraining without sentence pairs.
 
-A document is cut into excerpts that fit a row, at sentence borders where there are any, and every excerpt becomes
-[CLS] excerpt [SEP], a segment of its own: 1, 2, ... in the row, with positions from 0. Attention and losses that honour
-segments never cross from one excerpt to another. Every token of every document is in exactly one excerpt.
+Documents are cut into excerpts that fit a row, at sentence borders where possible. Every excerpt becomes [CLS] excerpt
+[SEP] and a separate segment (1, 2, ... in the row), with positions from 0. Attention and losses that respect segments
+never cross excerpts. Every token of every document is in exactly one excerpt.
 
-For the short share of document passes a excerpt ends with the first sentence that reaches a random target, as in BERT's
-sentence pairs; these also fill the gaps that longer excerpts leave.
+For a share of the passes over documents, an excerpt ends with the first sentence that reaches a random target, as in
+BERT's sentence pairs. Such short excerpts also fill gaps that longer excerpts leave.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class PackingPlan:
     Attributes:
         excerpts: int64 [excerpts, 5], row by row: document, first and end sentence (counted within the document),
             tokens to skip in the first sentence, tokens of the excerpt.
-        row_starts: int64 [rows + 1]; row i holds excerpts row_starts[i]:row_starts[i + 1].
+        row_starts: int64 [rows + 1]; row i has excerpts row_starts[i]:row_starts[i + 1].
     """
 
     excerpts: np.ndarray
@@ -37,17 +37,17 @@ class PackingPlan:
         return len(self.row_starts) - 1
 
     def documents(self, index: int) -> list[int]:
-        """Documents that row `index` reads."""
+        """Returns the documents that row `index` reads."""
         return sorted(set(self.row(index)[:, 0].tolist()))
 
     def row(self, index: int) -> np.ndarray:
-        """The excerpts of row `index`, int64 [excerpts, 5]."""
+        """Returns the excerpts of row `index`, int64 [excerpts, 5]."""
         start, stop = self.row_starts[index : index + 2].tolist()
         return self.excerpts[start:stop]
 
 
 def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
-    """A new packing of every document of a split into rows; reads sentence lengths only."""
+    """Packs excerpts of all documents of a split into rows, in random order; reads only sentence lengths."""
     before = tokens_before(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
     longest = config.length - EXCERPT_SPECIALS
@@ -66,7 +66,7 @@ def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> P
 def packed_row(
     plan: PackingPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int
 ) -> dict[str, np.ndarray]:
-    """The unmasked row `index`: tokens, segments, token_types (all 0), positions; int32 [L]."""
+    """Returns the unmasked row `index`: tokens, segments, token_types (all 0), positions; int32 [L]."""
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
     row['tokens'][:] = vocabulary.pad
     at = 0
@@ -84,14 +84,14 @@ def packed_row(
 def cut_documents(
     before: np.ndarray, document_starts: np.ndarray, longest: int, short_probability: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Document, first and end token (counted over the split) of every excerpt; all documents are cut side by side.
+    """Returns document, start and end token (counted over the split) of every excerpt; cuts all documents in parallel.
 
     Args:
         before: `tokens_before` of the split.
-        document_starts: of the split.
-        longest: tokens of an excerpt, at most.
+        document_starts: first sentence of each document.
+        longest: most tokens of an excerpt.
         short_probability: share of the documents whose excerpts end with the sentence that reaches a random target.
-        rng: of these targets.
+        rng: source of these targets.
     """
     documents = np.flatnonzero(np.diff(document_starts))
     targets = draw_targets(len(documents), longest, short_probability, rng)
@@ -107,17 +107,17 @@ def cut_documents(
 
 
 def _excerpt_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
-    """The first sentence border that reaches the target; else the last one that fits; else as many tokens as fit."""
+    """Returns the first sentence border at the target or beyond; else the last one that fits; else a cut anywhere."""
     reached = before[np.minimum(np.searchsorted(before, start + targets), len(before) - 1)]
     fitting = before[np.searchsorted(before, start + longest, side='right') - 1]
     return np.where(reached <= start + longest, reached, np.where(fitting > start, fitting, start + longest))
 
 
 def _choose_rows(sizes: np.ndarray, length: int) -> np.ndarray:
-    """The row of each excerpt: the fullest one that has room (best fit), or a new one; int64 [excerpts].
+    """Returns the row of each excerpt: the fullest row with enough free positions (best fit), or a new row.
 
-    Rows with r positions left wait in stack r; bit r of `waiting` says whether that stack holds any, so that a excerpt
-    finds its row in constant time however many are open.
+    The result is int64 [excerpts]. Rows with r free positions wait in stack r. Bit r of `waiting` says whether stack r
+    has any rows, so each excerpt finds its row in constant time.
     """
     stacks: list[list[int]] = [[] for _ in range(length + 1)]
     waiting, count, rows = 0, 0, []

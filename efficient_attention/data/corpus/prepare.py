@@ -1,7 +1,7 @@
-"""Prepares a corpus from text, once: a hash of the text, the tokenizer and the settings names its folder in the cache.
+"""Prepares a corpus from text once, and finds it again in the cache.
 
-The folder's name is a hash of the source's content, the tokenizer and the settings, so a changed file or tokenizer
-never meets an old cache. It is built under another name and renamed when complete (cache_folder.py).
+The name of its folder is a hash of the source's content, the tokenizer and the settings. So a changed file or tokenizer
+never meets an old cache. The folder is built under another name and renamed when it is complete (cache_folder.py).
 """
 
 import array
@@ -34,22 +34,22 @@ from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokeniz
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
-RULES = 1  # of sentence splitting, sources and training; a change of them is a new corpus
-KEPT_CHARACTERS = 2**24  # of texts kept in memory between the passes over a small source
+RULES = 1  # version of sentence splitting, sources and tokenizer training; a new version means a new corpus
+KEPT_CHARACTERS = 2**24  # texts of smaller sources stay in memory between passes
 PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
 
 
 def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_progress: bool = True) -> PreparedCorpus:
-    """The prepared corpus of a config: from the cache where it is there, else built and cached.
+    """Returns the prepared corpus of a config; builds and caches it if it is not in the cache.
 
     Args:
         config: `source`, `held_out`, `cache`, `processes`, `tokenizer`, `vocab_size` and `lowercase` are read.
-        sentinels: of a corpus for text to text: how many a trained tokenizer gets among its pieces. A tokenizer of a
-            file may then have more or fewer than `vocab_size` pieces, and lack an encoder's special tokens.
+        sentinels: only for text_to_text: the number of sentinels of a trained tokenizer. A tokenizer file may then
+            have more or fewer than `vocab_size` pieces, and lack the special tokens of an encoder.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
-        InputError: the source, the tokenizer, or the cached folder is not as it should be; one line says what.
+        InputError: the source, the tokenizer or the cached folder is invalid; the message has one line.
     """
     tokenizer = corpus_tokenizer(config, is_text_to_text=sentinels is not None)
     source = open_source(config.source)
@@ -62,15 +62,15 @@ def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_pro
 
 
 def training_documents(config: DataConfig) -> Iterator[str]:
-    """The documents of the train split, in the order of the source; raises InputError as `prepare_corpus`."""
+    """Returns the documents of the train split, in the order of the source; raises InputError as `prepare_corpus`."""
     with Progress(f'reading {config.source}', is_shown=False) as progress:
         return _survey(open_source(config.source), config.held_out, progress).training_documents()
 
 
 def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
-    """The tokenizer of a file, checked; None where it is to be trained.
+    """Returns the checked tokenizer of a file; None if the config asks to train one.
 
-    `is_text_to_text`: it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
+    With `is_text_to_text`, it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
     """
     tokenizer = loaded_tokenizer(config, is_text_to_text=is_text_to_text)
     if tokenizer and not is_text_to_text:
@@ -83,10 +83,10 @@ def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> To
 
 
 def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None) -> Path:
-    """The folder in the cache of what a source of this digest becomes with the arguments of `prepare_corpus`.
+    """Returns the cache folder for a source of this digest and the arguments of `prepare_corpus`.
 
-    A corpus for text to text is that of other tasks, unless its tokenizer is another: a trained one with sentinels, or
-    one of a SentencePiece file, which is read otherwise.
+    The task text_to_text shares the corpora of other tasks, except if its tokenizer differs: a trained one with
+    sentinels, or a SentencePiece file, which this task reads differently.
     """
     key = {
         'format': FORMAT,
@@ -106,7 +106,7 @@ def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None)
 def _build(
     folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | int, progress: Progress
 ) -> None:
-    """Writes the corpus into `folder`; `tokenizer` is one, or the number of sentinels of one that is trained."""
+    """Writes the corpus into `folder`; `tokenizer` is a tokenizer, or the number of sentinels of a new one."""
     started = time.monotonic()
     survey = _survey(source, config.held_out, progress)
     with new_folder(folder) as partial:
@@ -121,26 +121,26 @@ def _build(
 
 
 class Parts(NamedTuple):
-    """What a manifest tells of a corpus beside its settings."""
+    """Facts about a corpus for its manifest, in addition to its settings."""
 
     source_sha256: str
-    content_sha256: str  # of both splits
+    content_sha256: str  # hash of both splits
     characters: int
-    counts: dict[str, dict[str, int]]  # by split: documents, sentences, tokens, records, shards
+    counts: dict[str, dict[str, int]]  # split -> documents, sentences, tokens, records, shards
     seconds: float
 
 
 def complete_corpus(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, unigram_counts: np.ndarray, parts: Parts
 ) -> None:
-    """Writes the vocabulary's files and the manifest into the folder of a corpus whose splits are written."""
+    """Writes the vocabulary files and the manifest into the folder of a corpus whose splits are complete."""
     identity = {
         'format': FORMAT,
         'rules': RULES,
         'source_sha256': parts.source_sha256,
         'tokenizer_sha256': file_sha256(folder / TOKENIZER),
         'held_out': config.held_out,
-        'content_sha256': parts.content_sha256,  # rules and libraries may change and leave all the others as they are
+        'content_sha256': parts.content_sha256,  # detects new rules and libraries, which change nothing else here
     }
     manifest = {
         **identity,
@@ -152,12 +152,12 @@ def complete_corpus(
         'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
         'seconds': round(parts.seconds, 1),
     }
-    vocabulary = vocabulary_of(tokenizer, config.tokenizer, needed=())  # what it must have was checked before
+    vocabulary = vocabulary_of(tokenizer, config.tokenizer, needed=())  # required tokens were checked before
     write_manifest(folder, vocabulary, unigram_counts, manifest)
 
 
 def describe_counts(counts: dict[str, dict[str, int]]) -> str:
-    """A manifest's `counts` in words."""
+    """Returns a manifest's `counts` in words."""
     train, held_out = (
         f'{counts[split]["documents"]:,} documents, {counts[split]["tokens"]:,} tokens' for split in SPLITS
     )
@@ -166,12 +166,12 @@ def describe_counts(counts: dict[str, dict[str, int]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Survey:
-    """What one pass over a source tells."""
+    """The results of a first pass over a source."""
 
     characters: int
     hashes: array.array  # of every document, in order
-    threshold: int  # documents that hash below it are held out
-    documents: Callable[[], Iterable[str]]  # from memory where the source is small
+    threshold: int  # documents with a smaller hash are held out
+    documents: Callable[[], Iterable[str]]  # from memory if the source is small
 
     def training_documents(self) -> Iterator[str]:
         hashed = zip(self.documents(), self.hashes, strict=True)
@@ -201,7 +201,7 @@ def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
 def _encode(
     folder: Path, config: DataConfig, survey: _Survey, vocabulary_size: int, progress: Progress
 ) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
-    """Writes both splits; returns their counts, how often each id occurs in the train split, and a hash of both."""
+    """Writes both splits; returns their counts, the train split's count of each id, and a hash of both."""
     progress.start('tokenising', survey.characters)
     train, held_out = (SplitWriter(folder, split, vocabulary_size) for split in SPLITS)
     processes = _processes(config.processes, survey.characters)

@@ -1,20 +1,20 @@
-"""The files of a prepared corpus, and how it is opened, checked and read.
+"""Opens, checks and reads a prepared corpus; describes its files.
 
 A prepared corpus is a folder that is written once and never changed:
 
     manifest.json         source, settings, counts, vocabulary; bytes and SHA-256 of every other file; its own checksum
     tokenizer.json        the tokenizer, as Hugging Face `tokenizers` reads it
     is_continuation.npy   bool [V], see `Vocabulary`
-    unigram_counts.npy    int64 [V], how often each id occurs in the train split
+    unigram_counts.npy    int64 [V], counts of each id in the train split
     <split>/              'train' and 'held_out'
-        shard-00000.arrayrecord ...  records; a record = the ids of consecutive sentences of one document, end to end
+        shard-00000.arrayrecord ...  records; a record = ids of consecutive sentences of one document, end to end
         sentence_lengths.npy         int32 [sentences], tokens
         document_starts.npy          int64 [documents + 1], the first sentence of each document
         record_starts.npy            int64 [records + 1], the first sentence of each record
         shard_starts.npy             int64 [shards + 1], the first record of each shard
 
-A record holds a few thousand tokens at most (or one longer sentence), so reading a few sentences of a novel does not
-read the novel.
+A record has a few thousand tokens at most, or one longer sentence. So a few sentences of a novel can be read without
+the whole novel.
 """
 
 import dataclasses
@@ -37,18 +37,18 @@ from efficient_attention.data.preparation.cache_folder import (
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
-FORMAT = 1  # of the folder; part of its fingerprint, so a new format never reads an old cache
+FORMAT = 1  # version of the folder; it is in the fingerprint, so a new format never reads an old cache
 IS_CONTINUATION = 'is_continuation.npy'
 SPLITS = ('train', 'held_out')
-RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # array_record's own advice for reading by index
+RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # as array_record recommends for reading by index
 
 
 class Corpus:
-    """One split of a prepared corpus; pickles as its folder, opens its shards when first read, in each process.
+    """One split of a prepared corpus; pickles as its folder, and opens its shards at the first read in each process.
 
     Attributes:
         split: 'train' or 'held_out'.
-        sentence_lengths: int32 [sentences], tokens of every sentence of every document, in order; none is 0.
+        sentence_lengths: int32 [sentences], tokens of every sentence of every document, in order; at least 1.
         document_starts: int64 [documents + 1], document i has sentences document_starts[i]:document_starts[i + 1].
     """
 
@@ -64,18 +64,18 @@ class Corpus:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Returns the number of documents."""
         return len(self.document_starts) - 1
 
     def __reduce__(self) -> tuple:
         return Corpus, (self._folder, self.split)
 
     def sentences(self, document: int, start: int = 0, stop: int | None = None) -> list[np.ndarray]:
-        """Int32 ids of sentences start:stop of a document, counted from 0 within it.
+        """Returns the int32 ids of sentences start:stop of a document, counted from 0 within it.
 
         Raises:
-            IndexError: no such document.
-            InputError: the shard that holds it is damaged.
+            IndexError: there is no such document.
+            InputError: the shard of the document is damaged.
         """
         if not 0 <= document < len(self):
             raise IndexError(f'document {document} of {len(self)} ({self.split})')
@@ -93,7 +93,7 @@ class Corpus:
         path = self._folder / self.split / f'{name}.npy'
         try:
             return np.load(path, mmap_mode='r', allow_pickle=False)
-        except ValueError:  # an empty array, which cannot be mapped
+        except ValueError:  # an empty array cannot be memory-mapped
             return load_array(path, 'corpus')
 
     def _record(self, record: int) -> np.ndarray:
@@ -116,28 +116,28 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedCorpus:
-    """A prepared corpus, opened: both splits, the vocabulary, and where its tokenizer lies."""
+    """An open prepared corpus: both splits, the vocabulary, and the path of its tokenizer."""
 
     folder: Path
     manifest: dict
     vocabulary: Vocabulary
     train: Corpus
     held_out: Corpus
-    unigram_counts: np.ndarray  # int64 [V], of the train split
+    unigram_counts: np.ndarray  # int64 [V], in the train split
     fingerprint: str  # SHA-256 over source, tokenizer, settings and the ids themselves
     tokenizer_file: Path
 
 
 def shard_path(folder: Path, split: str, shard: int) -> Path:
-    """Where a shard of a split lies in a prepared corpus."""
+    """Returns the path of a shard of a split in a prepared corpus."""
     return Path(folder) / split / f'shard-{shard:05d}.arrayrecord'
 
 
 def open_corpus(folder: str | Path) -> PreparedCorpus:
-    """The prepared corpus in `folder`, after comparing every file with the manifest.
+    """Returns the prepared corpus in `folder`, after comparing every file with the manifest.
 
     Raises:
-        InputError: there is none, or a file is missing or damaged; names the file and what to do.
+        InputError: there is no corpus, or a file is missing or damaged; the message names the file and the remedy.
     """
     folder = Path(folder)
     manifest = read_manifest(folder, FORMAT, 'corpus')

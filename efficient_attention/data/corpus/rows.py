@@ -1,7 +1,7 @@
-"""Random access to the rows of a split: all randomness comes from (seed, epoch, index), none is stored.
+"""Random access to the rows of a split; all random numbers come from (seed, epoch, index), so nothing is stored.
 
-An epoch is one plan: a table of the sentences that form each row, made from sentence lengths alone, and an order to
-read it in. With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in another order.
+An epoch has a plan and an order. The plan is a table of the sentences in each row, made from only sentence lengths.
+With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in another order.
 """
 
 import numpy as np
@@ -21,13 +21,13 @@ Plan = PairPlan | PackingPlan
 
 
 class CorpusRows:
-    """The rows of one split; picklable, its plans are made again in each process.
+    """The masked rows of one split; picklable, but each process recomputes the plans.
 
     Attributes:
-        count: rows in epoch 0; every epoch of training has this many.
+        count: rows of epoch 0; every training epoch has this many rows.
 
     Raises:
-        InputError: the split has no document, or too few for the pairs asked for; the seed is out of its range.
+        InputError: the split has no document, or too few for sentence pairs; the seed is out of range.
     """
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
@@ -44,25 +44,25 @@ class CorpusRows:
         self.count = len(self.plan(0))
 
     def plan(self, epoch: int) -> Plan:
-        """The plan of an epoch."""
+        """Returns the plan of an epoch."""
         return self._plans.get(self._plan_epoch(epoch), self._make_plan)
 
     def row_at(self, position: int) -> dict[str, np.ndarray]:
-        """The row at a position of endless training: epoch position // count, then that epoch's random order.
+        """Returns the row at a position of endless training: epoch position // count, in that epoch's random order.
 
-        Plans of later epochs may be longer or shorter than `count` (other splits, other packing). A longer one leaves
-        some of its rows out, at random; a shorter one repeats some.
+        Plans of later epochs may have more or fewer rows than `count`, because splits or packing differ. A longer plan
+        omits some rows at random; a shorter plan repeats some.
         """
         epoch, turn = divmod(position, self.count)
         order = self._orders.get(epoch, self._make_order)
         return self.row(epoch, int(order[turn % len(order)]))
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Row `index` of the plan of an epoch, masked.
+        """Returns row `index` of the plan of an epoch, masked.
 
         Raises:
-            InputError: the corpus cannot be read there, or holds an id that is not of the vocabulary (a model on a
-                device would not notice); names the documents.
+            InputError: the corpus cannot be read there, or has an id outside the vocabulary, which a model on a device
+                would not notice; the message names the documents.
         """
         plan = self.plan(epoch)
         rng = random_stream(self._seed, Stream.CORPUS_ROW, self._plan_epoch(epoch), index)
@@ -76,7 +76,7 @@ class CorpusRows:
             raise kind(f'{where}: {one_line(error)}') from error
 
     def padding(self) -> dict[str, np.ndarray]:
-        """A row with the same arrays that counts for nothing: padding, and all weights 0."""
+        """Returns a row of padding, with the same arrays and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._vocabulary.pad
         return row
@@ -90,7 +90,7 @@ class CorpusRows:
     def _check_ids(self, tokens: np.ndarray) -> None:
         if tokens.view(np.uint32).max() >= self._vocabulary.size:  # also finds negative ids
             wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
-            raise InputError(f'token id {wrong} is not of the vocabulary (0 to {self._vocabulary.size - 1})')
+            raise InputError(f'token id {wrong} is not in the vocabulary (0 to {self._vocabulary.size - 1})')
 
     def _plan_epoch(self, epoch: int) -> int:
         return epoch % self._config.static_copies if self._config.static_copies else epoch

@@ -1,15 +1,15 @@
-"""Forms the sentence pairs of an epoch (next sentence or sentence order), and makes a row of each pair.
+"""Forms the sentence pairs of an epoch (next sentence or sentence order), and makes a row from each pair.
 
-Documents are cut into chunks as in BERT (Devlin et al. 2018, arXiv:1810.04805, and its published code): sentences are
-taken until a chunk holds at least the target length, then the chunk is split at a random sentence border into A and B.
+Documents are cut into chunks as in BERT (Devlin et al. 2018, arXiv:1810.04805, and its published code). A chunk takes
+sentences until it has at least the target length, then is split at a random sentence border into A and B.
 
-Next sentence ('nsp'), BERT's rule, label 1 = random: with probability 1/2, and always when the chunk is a single
-sentence, B comes from another document, and the sentences of the chunk that B would have used go back to be the start
-of the next chunk. So more than half of the labels are 1.
+Next sentence ('nsp') follows BERT's rule; label 1 = random B. With probability 1/2, and always when the chunk is a
+single sentence, B comes from another document. The unused second half then starts the next chunk. So more than half of
+the labels are 1.
 
-Sentence order ('sop', Lan et al. 2019, arXiv:1909.11942), label 1 = swapped, with probability 1/2. Both halves always
-come from one chunk. ALBERT's code gives a chunk of a single sentence a random B with label 1, which makes the label
-partly one of topic; here such a chunk stays alone, [CLS] A [SEP], for the masked language model, with pair weight 0.
+Sentence order ('sop', Lan et al. 2019, arXiv:1909.11942): label 1 = swapped, with probability 1/2. Both halves always
+come from one chunk. For a chunk of a single sentence, ALBERT's code adds a random B with label 1, so the label partly
+depends on topic. Here such a chunk becomes [CLS] A [SEP] with pair weight 0, for only the masked language model.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ class PairPlan:
 
     Attributes:
         spans: int64 [pairs, 2, 3]; for A, then B: document, first sentence, end sentence, counted within the document.
-            In the order of the row, so swapped pairs are swapped here. A lone A has an empty B.
-        labels: int32 [pairs], see the module.
+            In the order of the row, so swapped pairs are swapped here. An A without B has an empty second span.
+        labels: int32 [pairs], see the module docstring.
     """
 
     spans: np.ndarray
@@ -44,18 +44,18 @@ class PairPlan:
         return len(self.labels)
 
     def documents(self, index: int) -> list[int]:
-        """Documents that pair `index` reads."""
+        """Returns the documents that pair `index` reads."""
         return sorted({document for document, start, stop in self.spans[index].tolist() if start < stop})
 
 
 def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PairPlan:
-    """A new cut of every document of a split into pairs; reads sentence lengths only.
+    """Cuts every document of a split into random pairs; reads only sentence lengths.
 
     Raises:
-        InputError: next-sentence pairs need two documents and the split has fewer.
+        InputError: next-sentence pairs need two documents, and the split has fewer.
     """
     starts_of_documents = np.asarray(corpus.document_starts)
-    documents = np.flatnonzero(np.diff(starts_of_documents))  # those with sentences
+    documents = np.flatnonzero(np.diff(starts_of_documents))  # documents with at least one sentence
     if config.pairs == 'nsp' and len(documents) < 2:
         raise InputError(too_few_documents(corpus.split, len(documents), config))
     walk = _Walk(
@@ -71,7 +71,7 @@ def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> 
 
 
 def too_few_documents(split: str, count: int, config: DataConfig) -> str:
-    """The message where next-sentence pairs lack a second document, with the ways out."""
+    """Returns the message for next-sentence pairs without a second document, with possible remedies."""
     ways = [more_documents(config.source), 'data.pairs=sop']
     if split == 'held_out':
         ways += ['a larger data.held_out', 'data.held_out=0 to train without evaluation']
@@ -79,12 +79,12 @@ def too_few_documents(split: str, count: int, config: DataConfig) -> str:
 
 
 def tokens_before(sentence_lengths: np.ndarray) -> np.ndarray:
-    """Tokens of a split before each of its sentences, then all of them: int64 [sentences + 1]."""
+    """Returns the number of tokens before each sentence of a split, then their total: int64 [sentences + 1]."""
     return np.concatenate([[0], np.cumsum(sentence_lengths, dtype=np.int64)])
 
 
 def draw_targets(count: int, longest: int, short_probability: float, rng: np.random.Generator) -> np.ndarray:
-    """Target lengths in tokens of `count` document passes: `longest`, or uniform in 2..longest for the short share."""
+    """Returns target lengths of `count` document passes: `longest`, or uniform in 2..longest for the short share."""
     is_short = rng.random(count) < short_probability
     return np.where(is_short, rng.integers(SHORTEST_TARGET, longest + 1, count), longest)
 
@@ -92,9 +92,9 @@ def draw_targets(count: int, longest: int, short_probability: float, rng: np.ran
 def pair_row(
     plan: PairPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Row `index`, unmasked: tokens, segments, token_types, positions (int32 [L]), pair_labels and pair_weights ([]).
+    """Returns the unmasked row `index`: tokens, segments, token_types, positions [L]; pair_labels, pair_weights [].
 
-    Too long a pair is cut as in BERT: token by token from the longer half, at its front or its back with equal chance.
+    A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """
     first, second = (_read(corpus, *span) for span in plan.spans[index].tolist())
     specials = PAIR_SPECIALS if second.size else LONE_SPECIALS
@@ -117,21 +117,21 @@ def pair_row(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Walk:
-    """The documents of a split, to be walked through side by side: one NumPy step takes a chunk of each of them."""
+    """The documents of a split, cut in parallel: one NumPy step takes one chunk of each document."""
 
     tokens_before: np.ndarray  # [sentences + 1]
-    starts: np.ndarray  # [documents], the first sentence of each, counted over the split
+    starts: np.ndarray  # [documents], first sentence of each document, counted over the split
     ends: np.ndarray  # [documents]
-    targets: np.ndarray  # [documents], tokens
+    targets: np.ndarray  # [documents], target length of a chunk, in tokens
 
     def reach(self, start: np.ndarray, tokens: np.ndarray, document: np.ndarray) -> np.ndarray:
-        """The end of the shortest run of sentences from `start` with at least `tokens`, or the document's end."""
+        """Returns the end of the shortest run of sentences with at least `tokens`, or the document's end."""
         enough = np.searchsorted(self.tokens_before, self.tokens_before[start] + tokens)
         return np.minimum(enough, self.ends[document])
 
 
 def _next_sentence(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Spans [pairs, 2, 3] and labels [pairs]; documents and sentences counted over the walk."""
+    """Returns spans [pairs, 2, 3] and labels [pairs]; documents and sentences are counted over the walk."""
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
@@ -149,7 +149,7 @@ def _next_sentence(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, n
 
 
 def _sentence_order(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Spans [pairs, 2, 3] and labels [pairs]; documents and sentences counted over the walk."""
+    """Returns spans [pairs, 2, 3] and labels [pairs]; documents and sentences are counted over the walk."""
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
@@ -165,14 +165,14 @@ def _sentence_order(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 
 def _split(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Where B starts: any sentence of the chunk but its first; the chunk's end if it is one sentence."""
+    """Returns the start of B: any sentence of the chunk except its first; the end of a one-sentence chunk."""
     return start + 1 + (uniform * (stop - start - 1)).astype(np.int64)
 
 
 def _random_second(
     walk: _Walk, first: tuple[np.ndarray, np.ndarray, np.ndarray], other: np.ndarray, other_start: np.ndarray
 ) -> np.ndarray:
-    """A random B for each A: from a random sentence of another document, as long as A leaves room for; [pairs, 3]."""
+    """Returns a random B for each A, [pairs, 3]: from a random sentence of another document, until the row is full."""
     document, start, middle = first
     chosen = (other * (len(walk.starts) - 1)).astype(np.int64)
     chosen += chosen >= document
@@ -183,13 +183,13 @@ def _random_second(
 
 
 def _unfinished(walk: _Walk, document: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Documents that have sentences left, and where they go on."""
+    """Returns the documents that have sentences left, and their next sentences."""
     is_left = start < walk.ends[document]
     return document[is_left], start[is_left]
 
 
 def _in_order(spans: list[np.ndarray], labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of all steps of a walk, sorted by where A starts, so that neighbours read neighbouring records."""
+    """Returns the pairs of all steps, sorted by the start of A, so that neighbouring rows read neighbouring records."""
     all_spans, all_labels = np.concatenate(spans), np.concatenate(labels)
     order = np.argsort(all_spans[:, 0, 1], kind='stable')
     return all_spans[order], all_labels[order]
@@ -201,7 +201,7 @@ def _read(corpus: Corpus, document: int, start: int, stop: int) -> np.ndarray:
 
 
 def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
-    """`keep` tokens of `ids`; each of the others goes from the front or from the back with equal chance."""
+    """Returns `keep` tokens of `ids`; each removed token is from the front or the back with equal probability."""
     if ids.size == keep:
         return ids
     front = int(rng.binomial(ids.size - keep, 0.5))
@@ -209,7 +209,7 @@ def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts fit in `room`, taken one by one off the longer, of the second if both are equal.
+    """Returns how many tokens of two texts fit in `room`; the longer text is cut first, of equal ones the second.
 
     The rule of BERT's code (`_truncate_seq_pair`), without its loop.
     """

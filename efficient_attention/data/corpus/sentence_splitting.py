@@ -1,18 +1,18 @@
-"""Splits English text into sentences: rules for prose, and for the lists, headings and code in documentation.
+"""Splits English text into sentences, with rules for prose, and for lists, headings and code in documentation.
 
-A blank line always ends a sentence and nothing looks across it, so a text may be cut at blank lines and its parts
-split one by one (or in parallel) with the same result.
+A blank line always ends a sentence, and no rule looks beyond it. So a text can be cut at blank lines, and its parts
+split separately or in parallel, with the same result.
 """
 
 import re
 from collections.abc import Iterator
 
-# Never the last word of a sentence.
+# Abbreviations that never end a sentence.
 TITLES = frozenset(
     'mr mrs ms messrs mme mlle dr prof rev hon gen col maj capt lieut lt sgt st esq gov sen rep pres supt'
     ' vs viz cf e.g i.e approx ca resp'.split()
 )
-# Not the last word when a number follows: 'No. 5', 'pp. 3-4', 'Jan. 3'; 'No. He left.' are two sentences.
+# Abbreviations that do not end a sentence before a number: 'No. 5', 'pp. 3-4'. 'No. He left.' is two sentences.
 BEFORE_NUMBERS = frozenset(
     'no nos p pp vol vols fig figs ch chap sec sect eq art ver v par'
     ' jan feb mar apr jun jul aug sep sept oct nov dec'.split()
@@ -21,27 +21,27 @@ BEFORE_NUMBERS = frozenset(
 SENTENCE_END = re.compile(r'[.!?…]+["\'”’»)\]*_]*\s+')
 LAST_WORD = re.compile(r'[^\s("\'“‘\[*_—-]*\Z')
 OPENING = re.compile(r'["\'“‘«(\[*_`¿¡—–-]*\s*')
-IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')  # CJK writes no space after a full stop
+IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')  # no space follows a full stop in CJK
 NEW_UNIT = re.compile(
     r'\s*(?:[-*+•]\s|\(?(?:\d{1,3}[.)]|[a-z]\))\s|#{1,6}\s|>>>|\.\.\.\s|:[a-z]+[ :]|@[a-z]+|\|)'  # list, heading, code
 )
-ONE_LINE_UNIT = re.compile(r'\s*(?:#{1,6}\s|>>>|\.\.\.\s)')  # what follows on the next line is another unit
-CODE = re.compile(r'>>>|\.\.\.\s')  # a prompt of Python's; a full stop in it ends nothing
+ONE_LINE_UNIT = re.compile(r'\s*(?:#{1,6}\s|>>>|\.\.\.\s)')  # the next line starts a new unit
+CODE = re.compile(r'>>>|\.\.\.\s')  # a Python prompt; a full stop in code ends no sentence
 RULER = re.compile(r'\s*([^\w\s])(?:\s*\1){2,}\s*\Z')  # '=====', '-----', '* * *'
-PREVIEW = 40  # characters before an end that may hold its last word
+PREVIEW = 40  # characters before a sentence end that may include its last word
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text in order: no empty ones, white space within them reduced to single spaces.
+    """Returns the sentences of a text in order, without empty ones, with white space reduced to single spaces.
 
     Args:
-        text: prose in lines and paragraphs; Markdown or reStructuredText marks are kept as they are.
+        text: prose in lines and paragraphs; Markdown or reStructuredText marks stay in the sentences.
     """
     return [sentence for unit in _units(text) for sentence in _split_unit(unit) if sentence]
 
 
 def _units(text: str) -> Iterator[str]:
-    """Runs of lines that belong together: a wrapped paragraph, a list item, a heading, a line of code."""
+    """Yields runs of lines that belong together: a wrapped paragraph, a list item, a heading, a line of code."""
     lines: list[str] = []
     ends_here = False
     for line in text.splitlines():
@@ -85,7 +85,7 @@ def _ends_sentence(unit: str, match: re.Match[str]) -> bool:
 
 
 def _is_abbreviation(word: str, following: str) -> bool:
-    """Whether the full stop after `word`, before the letter or digit `following`, belongs to the word alone."""
+    """Whether the full stop between `word` and the letter or digit `following` only marks an abbreviation."""
     lowered = word.lower()
     if lowered in TITLES or (lowered in BEFORE_NUMBERS and following.isdigit()):
         return True

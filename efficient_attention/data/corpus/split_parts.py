@@ -1,7 +1,7 @@
-"""A split of a prepared corpus in parts that different machines may write, byte for byte as `SplitWriter` writes it.
+"""Writes a split of a prepared corpus in parts, on several machines, byte for byte as `SplitWriter` writes it.
 
-Each document is tokenised alone and knows its place: the number of its file, and its own in that. Sizes alone decide
-which records a shard holds, so shards can be written in any order; index files and digests need one pass at the end.
+Each document is tokenised separately; its place is the number of its file and its number in that file. Record sizes
+decide which records are in a shard, so shards can be written in any order. Index files and digests need one last pass.
 """
 
 import array
@@ -26,21 +26,21 @@ from efficient_attention.data.corpus.writer import (
 )
 from efficient_attention.whole_files import PARTIAL, whole_file
 
-Place = tuple[int, int]  # of a document: its file's number, its own in that file
-RecordPlace = tuple[int, int, int]  # of a record: that, and its number in the document
-COUNTS = 'counts.txt'  # a line for each split while it is made: its name, documents, sentences, records, shards
-SECTIONS = 'sections.npy'  # int64 [sections, 2]: a document's number in the source, sentences; gone when it is done
+Place = tuple[int, int]  # of a document: number of its file, its number in that file
+RecordPlace = tuple[int, int, int]  # of a record: place of its document, its number in the document
+COUNTS = 'counts.txt'  # temporary: one line per split with its name, documents, sentences, records, shards
+SECTIONS = 'sections.npy'  # temporary, int64 [sections, 2]: a document's number in the source, sentences
 
 
 class DocumentParts(NamedTuple):
-    """A tokenised document."""
+    """A tokenised document: sentence lengths per section, and records."""
 
-    sections: list[np.ndarray]  # each int32 [sentences], tokens of its sentences
+    sections: list[np.ndarray]  # per section int32 [sentences], tokens of its sentences
     records: list[bytes]
 
 
 class DocumentSizes(NamedTuple):
-    """What the index files and the shards need to know of a document."""
+    """The sizes of a document for index files and shards: its place, sentence lengths and record bytes."""
 
     place: Place
     sections: list[np.ndarray]  # as in DocumentParts
@@ -48,7 +48,7 @@ class DocumentSizes(NamedTuple):
 
 
 def document_parts(text: str, tokenizer_file: str, vocabulary_size: int) -> DocumentParts:
-    """Tokenises a document; one without a sentence has neither sections nor records."""
+    """Tokenises a document; a document without sentences has neither sections nor records."""
     sections, records = [], []
     for encoded in encode_documents([text], tokenizer_file, processes=1):
         if len(encoded.lengths):
@@ -59,7 +59,7 @@ def document_parts(text: str, tokenizer_file: str, vocabulary_size: int) -> Docu
 
 
 def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int = SHARD_BYTES) -> list[RecordPlace]:
-    """The first record of each shard, from the bytes of the records of every document, which come in order."""
+    """Returns the first record of each shard, from the record sizes in bytes of all documents in order."""
     starts: list[RecordPlace] = []
     filled = shard_bytes
     for place, sizes in documents:
@@ -72,10 +72,10 @@ def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int 
 
 
 def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes]) -> None:
-    """Writes a shard, at once: whoever writes it a second time puts the same in its place.
+    """Writes a shard atomically; a second attempt writes the same file again.
 
     Raises:
-        RunError, InputError: it cannot be written.
+        RunError, InputError: the shard cannot be written.
     """
     with whole_file(shard_path(folder, split, number)) as partial, writing():
         writer = open_shard(partial)
@@ -87,16 +87,13 @@ def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes])
 def write_split_index(
     folder: Path, documents: Iterable[DocumentSizes], starts: Sequence[RecordPlace], first_of_file: Mapping[int, int]
 ) -> dict[str, int]:
-    """Writes the index files of a split and SECTIONS, and counts what is in it.
+    """Writes the index files of a split and SECTIONS; returns counts for the manifest, without tokens.
 
     Args:
-        folder: of the split.
-        documents: with at least one sentence each, in order.
-        starts: `shard_starts` of them.
-        first_of_file: the number in the whole source of each file's first document.
-
-    Returns:
-        counts for the manifest, without tokens.
+        folder: folder of the split.
+        documents: documents with at least one sentence each, in order.
+        starts: `shard_starts` of the documents.
+        first_of_file: file number -> number of its first document in the whole source.
     """
     lengths, sections = array.array('i'), array.array('q')
     document_starts, record_starts, first_records = array.array('q'), array.array('q'), array.array('q')
@@ -124,9 +121,9 @@ def write_split_index(
 
 
 def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, np.ndarray]:
-    """SHA-256 of a split that is written, as `SplitWriter.digest`, and how often each id occurs.
+    """Returns the SHA-256 of a written split, as `SplitWriter.digest`, and the count of each id.
 
-    Removes SECTIONS, and what attempts at shards that were killed on any host have left.
+    Removes SECTIONS, and partial shards of killed processes on any host.
     """
     for path in (folder / split).glob(PARTIAL):
         path.unlink()
@@ -145,7 +142,7 @@ def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, n
 
 
 def read_records(folder: Path, split: str, dtype: str) -> Iterator[np.ndarray]:
-    """The ids of every record of a split, shard by shard."""
+    """Yields the ids of every record of a split, shard by shard."""
     for number in range(len(np.load(folder / split / 'shard_starts.npy')) - 1):
         reader = array_record_module.ArrayRecordReader(str(shard_path(folder, split, number)))
         for record in range(reader.num_records()):

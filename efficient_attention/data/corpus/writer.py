@@ -1,4 +1,4 @@
-"""Writing a prepared corpus: shards, index files and manifest."""
+"""Writes a prepared corpus: shards, index files and manifest."""
 
 import array
 import contextlib
@@ -26,14 +26,14 @@ SHARD_BYTES = 2**28
 
 
 class Record(NamedTuple):
-    """One record of a section: its first sentence, and its tokens."""
+    """One record of a section: its first sentence and the slice of its tokens."""
 
     first_sentence: int
     tokens: slice
 
 
 def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iterator[Record]:
-    """The records of a section whose sentences have these lengths: each ends with the first that reaches so many."""
+    """Yields the records of a section, given its sentence lengths; a record ends once it has `record_tokens` tokens."""
     ends = np.cumsum(lengths)
     first, written = 0, 0
     while first < len(lengths):
@@ -43,7 +43,7 @@ def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iter
 
 
 def section_bytes(document: int, lengths: np.ndarray, ids: np.ndarray) -> bytes:
-    """What a split's digest takes in of one section."""
+    """Returns the bytes of one section for the digest of its split."""
     numbers = np.array([document, len(lengths), len(ids)], '<i8')
     return numbers.tobytes() + lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes()
 
@@ -52,11 +52,11 @@ class SplitWriter:
     """Writes the documents of one split, section by section in order, then its index files.
 
     Args:
-        folder: of the corpus; the split's own is made in it.
-        split: its name.
-        vocabulary_size: ids are below it.
-        record_tokens: a record ends with the first sentence that reaches so many.
-        shard_bytes: of ids, after which a new shard begins.
+        folder: folder of the corpus, in which the folder of the split is made.
+        split: name of the split.
+        vocabulary_size: all ids are below it.
+        record_tokens: a record ends with the first sentence that reaches this many tokens.
+        shard_bytes: bytes of ids after which a new shard begins.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SplitWriter:
         self._shard_starts = array.array('q')
         self._document = -1
         self._record_tokens, self._most_shard_bytes = record_tokens, shard_bytes
-        self._shard_bytes = shard_bytes  # of the open shard: full, so that the first record opens one
+        self._shard_bytes = shard_bytes  # of the open shard; full, so that the first record opens a shard
         self._writer: Any = None
         (folder / split).mkdir()
 
@@ -87,9 +87,9 @@ class SplitWriter:
         """Appends a section of a document.
 
         Args:
-            document: a number that grows from document to document; a document without sentences leaves no trace.
-            lengths: int32 [sentences], tokens, none 0.
-            ids: [tokens], the sentences end to end, each below the vocabulary's size.
+            document: a number that grows from document to document; a document without sentences writes nothing.
+            lengths: int32 [sentences], tokens per sentence, at least 1.
+            ids: [tokens], the sentences end to end, each id below the vocabulary's size.
         """
         if not len(lengths):
             return
@@ -104,11 +104,11 @@ class SplitWriter:
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.intc).tobytes())
 
     def digest(self) -> str:
-        """SHA-256 over all that was added: documents, sentence lengths and ids, not how they lie in files."""
+        """Returns the SHA-256 over all added documents, sentence lengths and ids, whatever the layout in files."""
         return self._content.hexdigest()
 
     def close(self) -> dict[str, int]:
-        """Writes the index files; returns what was written, as counts for the manifest."""
+        """Writes the index files; returns the counts for the manifest."""
         self._close_shard()
         counts = {
             'documents': len(self._document_starts),
@@ -147,7 +147,7 @@ class SplitWriter:
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Turns what array_record raises on a full disk into an OSError, as other files raise it."""
+    """Turns array_record's error on a full disk into an OSError, as other files raise it."""
     try:
         yield
     except RuntimeError as error:
@@ -155,24 +155,24 @@ def writing() -> Iterator[None]:
 
 
 def save_index(folder: Path, lengths: Sequence[int], starts: Mapping[str, Sequence[int]]) -> None:
-    """Writes the index files of a split: the lengths of its sentences, and where documents, records, shards begin."""
+    """Writes the index files of a split: sentence lengths, and the starts of documents, records and shards."""
     np.save(folder / 'sentence_lengths.npy', np.array(lengths, np.int32), allow_pickle=False)
     for name, values in starts.items():
         np.save(folder / f'{name}.npy', np.array(values, np.int64), allow_pickle=False)
 
 
 def open_shard(path: Path) -> Any:
-    """A writer of ArrayRecord whose records can be read one by one."""
+    """Returns an ArrayRecord writer whose records can be read one by one."""
     return array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
 
 
 def token_type(vocabulary_size: int) -> str:
-    """The NumPy type in which ids lie on disk: the smallest unsigned one, little endian."""
+    """Returns the NumPy type of ids on disk: the smallest unsigned type, little endian."""
     return '<u2' if vocabulary_size <= 2**16 else '<u4'
 
 
 def write_manifest(folder: Path, vocabulary: Vocabulary, unigram_counts: np.ndarray, manifest: dict[str, Any]) -> None:
-    """Completes the folder: the vocabulary's files, and the manifest over every file."""
+    """Writes the vocabulary files, and a manifest with the checksum of every file."""
     np.save(folder / IS_CONTINUATION, vocabulary.is_continuation, allow_pickle=False)
     np.save(folder / UNIGRAM_COUNTS, unigram_counts, allow_pickle=False)
     numbers = {name: getattr(vocabulary, name) for name in ('size', 'pad', 'unknown', 'cls', 'sep', 'mask', 'special')}

@@ -1,4 +1,4 @@
-"""Reads the rows of a training file with all of their columns, and writes such rows in the same format."""
+"""Reads the rows of a training file with all columns, and writes such rows in the same format."""
 
 import csv
 import dataclasses
@@ -18,48 +18,50 @@ FORMATS = ('.csv', '.tsv', '.jsonl')
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
-    """A file of rows, of which one or two columns are texts.
+    """A file of rows, in which one or two columns are texts.
 
     Attributes:
         path: the file.
-        config: whose `format`, `name`, `text` and `text_pair` say which columns these are.
+        config: its fields `format`, `name`, `text` and `text_pair` define the text columns.
     """
 
     path: Path
     config: ExamplesConfig
 
     def rows(self, faults: list[str]) -> Iterator[TableRow]:
-        """The rows; `faults` collects broken ones of GLUE's own files.
+        """Returns the rows; `faults` collects broken rows of GLUE's own files.
 
         Raises:
-            InputError: the file is missing, of another kind, or has a bad row.
+            InputError: the file is missing, of another kind, or has an invalid row.
         """
         if str(self.path).startswith(TFDS) or self.suffix not in FORMATS:
-            raise InputError(f'{self.path}: rows are written as {", ".join(FORMATS)}, so they must be of such a file')
+            raise InputError(
+                f'{self.path}: rows must come from a file of {", ".join(FORMATS)}, whose format the output has'
+            )
         if self.config.format == 'glue':
             return read_glue(glue_task(self.config.name), str(self.path), 'train', faults)
         return read_table(str(self.path))
 
     @property
     def suffix(self) -> str:
-        """Of the file, without that of a compression."""
+        """Returns the suffix of the file, without a compression suffix."""
         return Path(self.path.name.removesuffix('.gz')).suffix
 
     def columns(self, row: TableRow) -> tuple[str, ...]:
-        """The columns of the row's text or texts."""
+        """Returns the columns of the row's text or texts."""
         if self.config.format == 'glue':
             return columns_in(glue_task(self.config.name), row).texts
         return tuple(column for column in (self.config.text, self.config.text_pair) if column)
 
     def has_header(self) -> bool:
-        """Whether the first line of the file names the columns."""
+        """Whether the first line of the file has the column names."""
         if self.config.format != 'glue' or not glue_task(self.config.name).headless:
             return True
         return tuple(next(self.rows([])).values) != glue_task(self.config.name).headless
 
 
 def written(rows: Iterable[Mapping[str, Any]], suffix: str, *, has_header: bool) -> Iterator[str]:
-    """The lines of a file of this kind with these rows, each with its line end."""
+    """Yields the lines of a file with these rows, each with its line end."""
     columns: Sequence[str] | None = None
     for row in rows:
         if suffix == '.jsonl':
@@ -73,7 +75,7 @@ def written(rows: Iterable[Mapping[str, Any]], suffix: str, *, has_header: bool)
 
 
 def line_of(fields: Sequence[str], suffix: str) -> str:
-    """A line of a CSV or TSV file."""
+    """Returns a line of a CSV or TSV file."""
     if suffix == '.tsv':
         return '\t'.join(fields) + '\n'
     text = io.StringIO()

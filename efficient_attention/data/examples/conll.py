@@ -1,11 +1,11 @@
-"""Sentences whose words have tags: CoNLL columns, CoNLL-U, and JSON lines with a list of words and a list of tags.
+"""Reads sentences with one tag per word: CoNLL columns, CoNLL-U, and JSON lines with a list of words and of tags.
 
-In a CoNLL file a line is a word with its columns, separated by a tab where the line holds one and else by spaces; a
-blank line ends a sentence. The word stands in the first column and the tag in the last, or in those that
-`examples.text` and `examples.label` name by number: 1 is the first, -1 the last. Sentences of -DOCSTART- are left out.
+In a CoNLL file a line has a word and its columns, separated by tabs if the line has a tab, otherwise by spaces. A blank
+line ends a sentence. By default the word is the first column and the tag the last. `examples.text` and `examples.label`
+select other columns by number: 1 is the first, -1 the last. Sentences of -DOCSTART- are skipped.
 
-In a CoNLL-U file (*.conllu) the word is FORM and the tag UPOS, or another of the ten columns by its name in small
-letters. Lines of multiword tokens (1-2) and of empty nodes (1.1) are no words.
+In a CoNLL-U file (*.conllu) the word is FORM and the tag is UPOS, or another of the ten columns, by its lower-case
+name. Lines of multiword tokens (1-2) and of empty nodes (1.1) are skipped.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from efficient_attention.data.sources.text_files import find_files, read_lines
 from efficient_attention.errors import InputError
 
 CONLLU = ('id', 'form', 'lemma', 'upos', 'xpos', 'feats', 'head', 'deprel', 'deps', 'misc')
-DEFAULTS = {'text': 0, 'label': -1}  # the names that the config has by default stand for these columns
+DEFAULTS = {'text': 0, 'label': -1}  # the config's default names stand for these columns
 CONLLU_DEFAULTS = {'text': 'form', 'label': 'upos'}
 
 Line = tuple[int, list[str]]  # number from 1, columns
@@ -27,15 +27,15 @@ Line = tuple[int, list[str]]  # number from 1, columns
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, each with a tag.
+    """Words with one tag each.
 
     Attributes:
-        file: where it comes from; '' = from no file.
-        lines: the line of each word; the same one for all in JSON lines.
+        file: the source file; '' = no file.
+        lines: line number of each word; in JSON lines all the same.
         words: at least one.
-        tags: as many; None = unknown.
-        text: what the words stand in, '' = they are joined by spaces.
-        spans: where in `text` each word starts and ends, in characters.
+        tags: one per word; None = unknown.
+        text: the text with the words; '' = the words joined by spaces.
+        spans: start and end of each word in `text`, in characters.
     """
 
     file: str
@@ -47,15 +47,15 @@ class Sentence:
 
     @property
     def where(self) -> str:
-        """File and first line, for messages."""
+        """Returns file and first line, for messages."""
         return f'{self.file}: line {self.lines[0]}' if self.file else 'input'
 
 
 def read_sentences(config: ExamplesConfig, split: str) -> Iterator[Sentence]:
-    """The sentences of 'train', 'dev' or 'test' in the order of the files; those of 'test' may have no tags.
+    """Yields the sentences of 'train', 'dev' or 'test' in the order of the files; tags are optional in 'test'.
 
     Raises:
-        InputError: a file is missing or bad, or a line; names file, line and column.
+        InputError: a file or a line is missing or invalid; the message names file, line and column.
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     if not sources:
@@ -86,7 +86,7 @@ def _from_columns(config: ExamplesConfig, path: Path, *, is_test: bool) -> Itera
 
 
 def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
-    """The index of a column from its name or number in the config."""
+    """Returns the index of a column, given its name or number in the config."""
     if is_conllu:
         value = CONLLU_DEFAULTS[default] if value == default else value
         if value in CONLLU:
@@ -96,7 +96,7 @@ def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
     if re.fullmatch('-?[1-9][0-9]*', value):
         return int(value) - 1 if int(value) > 0 else int(value)
     known = f'{", ".join(CONLLU)} or a number' if is_conllu else f'{default!r} or a number from 1 (-1 = the last)'
-    raise InputError(f'{field} is {value!r}; of such a file it is {known}')
+    raise InputError(f'{field} is {value!r}; for such a file it must be {known}')
 
 
 def _place(columns: list[str], index: int) -> int:
@@ -111,14 +111,14 @@ def _field(path: Path, line: Line, index: int, field: str) -> str:
     number, columns = line
     place = _place(columns, index)
     if not 0 <= place < len(columns):
-        raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is the one with number {index + 1}')
+        raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is column {index + 1}')
     if not columns[place]:
         raise InputError(f'{path}: line {number}: column {place + 1} is empty')
     return columns[place]
 
 
 def _tag(path: Path, line: Line, index: int) -> str:
-    """A tag without spaces around, which would make another class of it."""
+    """Returns a tag without surrounding spaces, which would make it a different class."""
     number, columns = line
     tag = _field(path, line, index, 'examples.label').strip()
     if not tag:
@@ -127,7 +127,7 @@ def _tag(path: Path, line: Line, index: int) -> str:
 
 
 def _sentences(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
-    """Lists of lines between the None that stand for ends of sentences."""
+    """Groups lines into sentences; a None ends a sentence."""
     sentence: list[Line] = []
     for line in lines:
         if line is not None:

@@ -1,4 +1,4 @@
-"""The nine GLUE tasks and the diagnostic set (Wang et al. 2018, arXiv:1804.07461): files, columns, labels, metrics."""
+"""The GLUE tasks and the diagnostic set (Wang et al. 2018, arXiv:1804.07461): files, columns, labels, metrics."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ from efficient_attention.errors import InputError
 BINARY = ('0', '1')
 IMPLICATION = ('entailment', 'not_entailment')
 INFERENCE = ('entailment', 'neutral', 'contradiction')
-MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'  # what the names of such files hold
+MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'  # parts of the names of such files
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One of the nine tasks: how its files are read and how it is scored.
+    """A GLUE task: the columns and labels of its files, and its metrics.
 
     Attributes:
-        title: its name on the benchmark's site; the submission is '<title>.tsv'.
-        texts: the column of the text, or of both, in the TSV files.
-        label: the column of the label in the TSV files.
-        labels: as they stand in the TSV files and in a submission, by output; () = a number from 0 to 5.
-        metrics: the official ones, by their names in tasks/metrics/glue.py; the first is the one to compare by.
-        tfds_texts: the columns in TFDS, where they have other names.
+        title: name on the benchmark's site; the submission is '<title>.tsv'.
+        texts: the text column or both text columns in the TSV files.
+        label: the label column in the TSV files.
+        labels: names in the TSV files and in a submission, in the order of the outputs; () = a number from 0 to 5.
+        metrics: the official metrics, by their names in tasks/metrics/glue.py; the first one is for comparison.
+        tfds_texts: the text columns in TFDS, if their names differ.
         headless: the columns of a file without header.
-        has_ragged_rows: the official training file holds rows that lack fields; they are passed over and counted.
+        has_ragged_rows: the official training file has rows that lack fields; they are skipped and counted.
     """
 
     title: str
@@ -57,10 +57,10 @@ GLUE = {
     'wnli': GlueTask('WNLI', SENTENCES, 'label', BINARY, ('accuracy',)),
     'ax': GlueTask('AX', SENTENCES, 'label', INFERENCE, ('matthews',), tfds_texts=PREMISE),
 }
-# the diagnostic set with its labels, diagnostic-full.tsv, has columns of its own
+# The diagnostic set with labels, diagnostic-full.tsv, has different columns.
 LABELLED_DIAGNOSTIC = dataclasses.replace(GLUE['ax'], texts=('Premise', 'Hypothesis'), label='Label')
-TFDS_DIAGNOSTIC = 'glue/ax'  # the name of its data set
-SPLIT_FILES = {  # in the folder of a task, as the benchmark ships them
+TFDS_DIAGNOSTIC = 'glue/ax'  # its name in TFDS
+SPLIT_FILES = {  # files in the folder of a task, as the benchmark ships them
     'train': ('train.tsv',),
     'dev': ('dev.tsv', 'dev_matched.tsv', 'dev_mismatched.tsv'),
     'test': ('test.tsv', 'test_matched.tsv', 'test_mismatched.tsv', 'diagnostic.tsv'),
@@ -68,17 +68,17 @@ SPLIT_FILES = {  # in the folder of a task, as the benchmark ships them
 
 
 def glue_task(name: str) -> GlueTask:
-    """The task `name`; raises InputError that lists the known ones."""
+    """Returns the task `name`; raises InputError with the known names for any other."""
     if name not in GLUE:
-        raise InputError(f"examples.name is {name!r}; examples.format 'glue' knows {', '.join(GLUE)}")
+        raise InputError(f"examples.name is {name!r}; known with examples.format 'glue': {', '.join(GLUE)}")
     return GLUE[name]
 
 
 def glue_sources(sources: str, split: str) -> list[str]:
-    """The files of 'train', 'dev' or 'test'; a folder among `sources` stands for those that it holds of the split.
+    """Returns the files of 'train', 'dev' or 'test'; a folder in `sources` stands for its files of the split.
 
     Raises:
-        InputError: a glob matches no file, or a folder has none of the files; names them.
+        InputError: a glob matches no file, or a folder has no file of the split; the message names them.
     """
     names: list[str] = []
     for source in filter(None, (one.strip() for one in sources.split(','))):
@@ -86,7 +86,7 @@ def glue_sources(sources: str, split: str) -> list[str]:
         if not source.startswith(TFDS) and folder.is_dir():
             found = [str(folder / name) for name in SPLIT_FILES[split] if (folder / name).is_file()]
             if not found:
-                raise InputError(f'{folder}: a folder without {" or ".join(SPLIT_FILES[split])}')
+                raise InputError(f'{folder}: the folder has no {" or ".join(SPLIT_FILES[split])}')
             names += found
         else:
             names += source_names(source)
@@ -94,7 +94,7 @@ def glue_sources(sources: str, split: str) -> list[str]:
 
 
 def subset_of(name: str) -> str:
-    """'mismatched', 'diagnostic' or '' (matched, or a task that has no others), by the name of a file or TFDS split."""
+    """Returns 'mismatched', 'diagnostic' or '' (all others), given the name of a file or TFDS split."""
     if name.startswith(TFDS):
         data_set, split = tfds_parts(name)
         last = f'{DIAGNOSTIC if data_set.split(":")[0] == TFDS_DIAGNOSTIC else data_set} {split}'
@@ -104,36 +104,36 @@ def subset_of(name: str) -> str:
 
 
 def read_glue(task: GlueTask, name: str, split: str, faults: list[str]) -> Iterator[TableRow]:
-    """The rows of one of a task's files or TFDS splits; errors as `read_table`.
+    """Yields the rows of one of a task's files or TFDS splits; errors as `read_table`.
 
-    Rows that the official files are known to have broken are left out and named in `faults`.
+    Rows that are known to be broken in the official files are skipped and listed in `faults`.
     """
     columns = task.headless if task.headless and not name.startswith(TFDS) and not _has_header(task, name) else ()
     return read_table(name, columns=columns, faults=faults if task.has_ragged_rows and split == 'train' else None)
 
 
 def _has_header(task: GlueTask, name: str) -> bool:
-    first = next(read_lines(Path(name)), (0, ''))[1]  # CoLA's test file has a header, its train and dev files have none
+    first = next(read_lines(Path(name)), (0, ''))[1]  # of CoLA's files, only test has a header
     return {'index', *task.texts} <= set(first.split('\t'))
 
 
 def columns_in(task: GlueTask, row: TableRow) -> GlueTask:
-    """The task with the columns that the row's file has."""
+    """Returns the task with the column names of the row's file."""
     is_labelled = subset_of(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
     return LABELLED_DIAGNOSTIC if is_labelled else task
 
 
 def texts_of(task: GlueTask, row: TableRow) -> tuple[str, ...]:
-    """The text or both texts of a row; official files hold a few that are empty."""
+    """Returns the text or both texts of a row; a few texts in the official files are empty."""
     columns = task.tfds_texts if task.tfds_texts and row.file.startswith(TFDS) else task.texts
     return tuple(row.text(column, may_be_empty=True) for column in columns)
 
 
 def label_of(task: GlueTask, row: TableRow) -> str | None:
-    """The label of a row by its official name, None where it has none (a test file).
+    """Returns the label of a row by its official name; None where the row has no label (a test file).
 
     Raises:
-        InputError: a TFDS row's label is not a number of a class.
+        InputError: the label of a TFDS row is not a class number.
     """
     if not row.file.startswith(TFDS):
         return row.label(task.label) if task.label in row.values else None
@@ -146,6 +146,6 @@ def label_of(task: GlueTask, row: TableRow) -> str | None:
 
 
 def id_of(row: TableRow, index: int) -> str:
-    """The number that a submission gives a row: the one in the file, or its place in the file from 0."""
+    """Returns a row's number in a submission: its number in the file, or its position in the file from 0."""
     column = 'idx' if row.file.startswith(TFDS) else 'index'
     return str(row.values.get(column, index))

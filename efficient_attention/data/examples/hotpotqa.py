@@ -1,9 +1,9 @@
-"""Questions over several paragraphs: HotpotQA's files and MuSiQue's.
+"""Reads questions over several paragraphs from the files of HotpotQA and MuSiQue.
 
-A file holds a JSON list of questions, or one question a line. HotpotQA's have 'context', [[title, [sentence, ...]],
-...], and 'supporting_facts', [[title, number of the sentence from 0], ...]; subsets with retrieved paragraphs may lack
-the supporting ones or have none at all. MuSiQue's have 'paragraphs', each with 'title', 'paragraph_text' and
-'is_supporting', which are read as paragraphs of one sentence, and 'answer_aliases'.
+A file is a JSON list of questions, or has one question per line. HotpotQA's questions have 'context', [[title,
+[sentence, ...]], ...], and 'supporting_facts', [[title, sentence number from 0], ...]. Subsets with retrieved
+paragraphs may lack the supporting ones or all paragraphs. MuSiQue's questions have 'answer_aliases' and 'paragraphs',
+each with 'title', 'paragraph_text' and 'is_supporting'. They are read as paragraphs of one sentence.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from efficient_attention.data.sources.json_files import checked, field_of, read_
 from efficient_attention.data.sources.text_files import read_text
 from efficient_attention.errors import InputError
 
-SentenceId = tuple[str, int]  # a paragraph's title and the number of a sentence in it, from 0
+SentenceId = tuple[str, int]  # title of a paragraph, and number of a sentence in it, from 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A title and the sentences under it."""
+    """A title and its sentences."""
 
     title: str
     sentences: tuple[str, ...]
@@ -29,12 +29,12 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MultiHopQuestion:
-    """A question on several paragraphs.
+    """A question about several paragraphs.
 
     Attributes:
-        answers: the answer and its other names, 'yes' or 'no' among them; None = not known.
-        supporting: the sentences that one must know to answer; they may lie in paragraphs that are not here.
-        place: where the question was read, for messages.
+        answers: the answer and its aliases, possibly 'yes' or 'no'; None = unknown.
+        supporting: the sentences that are needed for the answer; their paragraphs may be missing here.
+        place: the place of the question in its file, for messages.
     """
 
     id: str
@@ -46,15 +46,15 @@ class MultiHopQuestion:
 
 
 def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
-    """The questions of files, in order.
+    """Returns the questions of files, in order.
 
     Args:
-        text: paths or globs with commas between, each with its selections, see `data/examples/selections.py`; each
-            question is an article of its own.
-        is_labelled: answers and supporting facts must be there; else those that are there are read, if both are.
+        text: paths or globs, separated by commas, each with its selections (data/examples/selections.py); each
+            question counts as a separate article.
+        is_labelled: whether answers and supporting facts are required; otherwise they are read where both are present.
 
     Raises:
-        InputError: no such file, or one is not of this layout; names the file, the question and the field.
+        InputError: no file matches, or a file has another layout; the message names the file, question and field.
     """
     questions: list[MultiHopQuestion] = []
     for paths, selection in selected_files(text):
@@ -66,7 +66,7 @@ def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
 
 
 def paragraphs_of(value: Any, where: str) -> tuple[Paragraph, ...]:
-    """The paragraphs in [[title, [sentence, ...]], ...]; raises InputError naming `where`."""
+    """Returns the paragraphs in [[title, [sentence, ...]], ...]; raises InputError, which names `where`."""
     return tuple(
         _paragraph(paragraph, f'{where}, paragraph {number}')
         for number, paragraph in enumerate(checked(value, list, where))
@@ -100,7 +100,7 @@ def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
 
 
 def _has_labels(row: Any) -> bool:
-    """Whether a row of a test file holds an answer and what supports it; an empty answer stands for none."""
+    """Whether a row of a test file has an answer and supporting facts; an empty answer counts as none."""
     if not isinstance(row, dict) or not row.get('answer') or row.get('answerable') is False:
         return False
     paragraphs = row.get('paragraphs')
@@ -117,7 +117,7 @@ def _paragraph(value: Any, where: str) -> Paragraph:
 
 
 def _sentence_ids(values: list[Any], where: str) -> frozenset[SentenceId]:
-    """Facts as [title, number], or as [title, [number, ...], ...], which some subsets have."""
+    """Returns facts given as [title, number], or as [title, [number, ...], ...], which some subsets have."""
     supporting = set()
     for value in values:
         inside = f"{where}: field 'supporting_facts'"

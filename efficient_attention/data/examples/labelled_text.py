@@ -1,4 +1,4 @@
-"""Texts and pairs of texts with a class or a number each: from tables, GLUE's files and sets of long-range rows."""
+"""Reads texts and pairs of texts with a class or a number: tables, GLUE files and Long Range Arena datasets."""
 
 import dataclasses
 import math
@@ -27,21 +27,21 @@ from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
 WHOLE = re.compile(r'-?\d{1,18}')
-LARGEST = float(np.finfo(np.float32).max)  # of a number to predict
-NUMERAL = re.compile(r'[+-]?(?:0|[1-9]\d*)(?:\.\d*)?')  # '01' may be a code, and no other way to write 1
-ARENA = 'arena'  # the format whose files are sets of rows
+LARGEST = float(np.finfo(np.float32).max)  # largest absolute value of a number to predict
+NUMERAL = re.compile(r'[+-]?(?:0|[1-9]\d*)(?:\.\d*)?')  # not '01', which may be a code rather than the number 1
+ARENA = 'arena'  # the format with datasets of Long Range Arena instead of files
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:
-    """A text or a pair.
+    """A text or a pair of texts, with its label.
 
     Attributes:
-        file: where it comes from, for messages; '' = from no file.
-        place: the line there.
-        id: for predictions.
-        texts: one or two; () where they are ids already.
-        label: its name, or a number as text; None = unknown.
+        file: source file, for messages; '' = no file.
+        place: the line in the file.
+        id: identifier, for predictions.
+        texts: one or two texts; () where they are ids already.
+        label: name of the class, or a number as text; None = unknown.
         subset: 'mismatched' or 'diagnostic' of GLUE.
         ids: the texts as ids of a fixed vocabulary, uint16 [l] each.
     """
@@ -56,17 +56,17 @@ class LabelledText:
 
     @property
     def where(self) -> str:
-        """File and place, for messages."""
+        """Returns file and place, for messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
 
 def read_labelled(config: ExamplesConfig, split: str, faults: list[str]) -> Iterator[LabelledText]:
-    """The examples of 'train', 'dev' or 'test' in the order of the files; empty where the config names none.
+    """Yields the examples of 'train', 'dev' or 'test' in the order of the files; none where the config names no file.
 
-    Rows of 'train' and 'dev' have a label; one of 'test' may. `faults` collects broken rows of GLUE's own files.
+    Rows of 'train' and 'dev' must have a label, rows of 'test' may. `faults` collects broken rows of GLUE's own files.
 
     Raises:
-        InputError: a file is missing or bad, or a field of a row; names file, line and field.
+        InputError: a file or a field of a row is missing or invalid; the message names file, line and field.
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     is_glue = config.format == 'glue'
@@ -88,12 +88,12 @@ def _from_glue(config: ExamplesConfig, sources: str, split: str, faults: list[st
             columns = columns_in(task, row)
             texts, label = texts_of(columns, row), label_of(columns, row)
             if label is None and split != 'test' and columns.label not in row.values:
-                row.value(columns.label)  # raises: names the known columns
+                row.value(columns.label)  # raises an error with the known columns
             yield LabelledText(row.file, row.place, id_of(row, index), texts, label, subset_of(name))
 
 
 def arena_set(config: ExamplesConfig, split: str) -> ArenaSet:
-    """The set of long-range rows that a split of the config names; raises InputError where it is none."""
+    """Returns the Long Range Arena dataset of a split of the config; raises InputError for an invalid text form."""
     return open_set(getattr(config, split).strip(), f'examples.{split}')
 
 
@@ -123,16 +123,16 @@ def _id(config: ExamplesConfig, row: TableRow, index: int) -> str:
 
 
 def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
-    """The labels that occur, sorted: whole numbers by value, others by their characters.
+    """Returns the distinct labels, sorted: whole numbers by value, others by their characters.
 
     Raises:
-        InputError: two of them are one number, such as '1' and '1.0', which would split a class.
+        InputError: two labels are the same number, such as '1' and '1.0', which would split a class.
     """
-    found: dict[str, str] = {}  # a label -> where it stands first
+    found: dict[str, str] = {}  # label -> place of its first occurrence
     for example in examples:
         if example.label is not None:
             found.setdefault(example.label, example.where)
-    first: dict[Decimal, str] = {}  # a number -> how it is written first
+    first: dict[Decimal, str] = {}  # number -> its first spelling
     for label, where in found.items():
         known = first.setdefault(Decimal(label), label) if NUMERAL.fullmatch(label) else label
         if known != label:
@@ -142,7 +142,7 @@ def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
 
 
 def number_of(example: LabelledText) -> float:
-    """An example's label as a number; raises InputError where it is none, or beyond those of float32."""
+    """Returns an example's label as a number; raises InputError where it is no number, or exceeds float32."""
     try:
         value = float(example.label or '')
     except ValueError:
@@ -150,5 +150,5 @@ def number_of(example: LabelledText) -> float:
     if not math.isfinite(value):
         raise InputError(f'{example.where}: label {example.label!r} is not a number')
     if abs(value) > LARGEST:
-        raise InputError(f'{example.where}: label {example.label!r} is beyond the numbers of float32, {LARGEST:.4g}')
+        raise InputError(f'{example.where}: label {example.label!r} is beyond the range of float32, {LARGEST:.4g}')
     return value

@@ -1,4 +1,4 @@
-"""Questions with several answers to choose from: SWAG, CODAH, RACE, and a user's own tables."""
+"""Reads multiple-choice questions: SWAG, CODAH, RACE, and a user's own tables."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 
 CODAH = ('category', 'prompt', 'ending0', 'ending1', 'ending2', 'ending3', 'label')
-BLANK = '_'  # where RACE's questions leave a gap for the answer; some write several in a row
+BLANK = '_'  # the gap for the answer in RACE's questions; some questions have several in a row
 BLANKS = re.compile(f'{BLANK}+')
 
 
@@ -22,13 +22,13 @@ class ChoiceQuestion:
     """A context, a question or the beginning of the answers, and the answers.
 
     Attributes:
-        file: where it comes from; '' = from no file.
-        place: the line there.
-        id: for predictions.
+        file: source file; '' = no file.
+        place: the line in the file.
+        id: identifier, for predictions.
         context: the text to read.
-        question: what stands before each choice, or holds gaps '_' for it; '' = nothing.
+        question: the text before each choice, or a text with gaps '_' for the choice; '' = nothing.
         choices: at least two.
-        answer: the number of the right choice from 0; None = unknown.
+        answer: number of the right choice from 0; None = unknown.
     """
 
     file: str
@@ -41,22 +41,22 @@ class ChoiceQuestion:
 
     @property
     def where(self) -> str:
-        """File and place, for messages."""
+        """Returns file and place, for messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """The second text of each row: the question with the choice in its gaps, or behind it."""
+        """Returns the second text of each row: the question with the choice in its gaps, or after it."""
         if BLANK in self.question:
             return tuple(choice.join(BLANKS.split(self.question)) for choice in self.choices)
         return tuple(f'{self.question} {choice}' if self.question else choice for choice in self.choices)
 
 
 def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]:
-    """The questions of 'train', 'dev' or 'test' in the order of the files; those of 'test' may have no answer.
+    """Yields the questions of 'train', 'dev' or 'test' in the order of the files; 'test' may lack answers.
 
     Raises:
-        InputError: a file is missing or bad, or a field of a row.
+        InputError: a file or a field of a row is missing or invalid.
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {'race': _race, 'swag': _swag, 'table': _table}
@@ -67,7 +67,7 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
 
 
 def answer_of(label: str | None, choices: int, where: str, field: str) -> int | None:
-    """The number of a choice from 0, written as that number or as a letter from A; None of None.
+    """Returns the number of a choice from 0, given this number or a letter from A; None for None.
 
     Raises:
         InputError: there is no such choice.
@@ -100,26 +100,26 @@ def _question(
 
 
 def _choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
-    """The list in column 'choices', or the columns 'choice0', 'choice1', ...; raises where there are not two."""
+    """Returns the list in column 'choices', or the columns 'choice0', 'choice1', ...; raises for fewer than two."""
     if 'choices' in row.values:
         return strings(row.values['choices'], row.where, 'choices')
     names = [f'{prefix}{number}' for number in range(len(row.values)) if f'{prefix}{number}' in row.values]
     if len(names) < 2:
-        row.value(f'{prefix}{len(names)}')  # raises: names the known columns
+        row.value(f'{prefix}{len(names)}')  # raises an error with the known columns
     return tuple(row.text(name) for name in names)
 
 
 def strings(value: Any, where: str, field: str) -> tuple[str, ...]:
-    """The texts of a list of at least two; raises InputError where it is none."""
+    """Returns a list of at least two texts as a tuple; raises InputError for any other value."""
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise InputError(f'{where}: field {field!r} is not a list of two or more')
     if not all(isinstance(one, str) and one.strip() for one in value):
-        raise InputError(f'{where}: field {field!r} holds something that is no text, or is empty')
+        raise InputError(f'{where}: field {field!r} has an entry that is no text or is empty')
     return tuple(value)
 
 
 def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
-    """SWAG's CSV (sent1, sent2, ending0 ...), its rows as JSON lines, and CODAH's TSV without header."""
+    """Reads SWAG's CSV (sent1, sent2, ending0 ...), its rows as JSON lines, and CODAH's TSV without header."""
     index = 0
     for name in source_names(sources):
         for row in read_table(name, columns=CODAH if '.tsv' in Path(name).suffixes else ()):
@@ -134,7 +134,7 @@ def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
 
 
 def _race(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
-    """RACE's files, each one JSON object with an article, its questions, options and answers; or such a one a line."""
+    """Reads RACE's files: a JSON object with an article, its questions, options and answers; or one object per line."""
     for path in find_files(sources):
         is_lines = '.jsonl' in path.suffixes
         for values, where in read_json_lines(path) if is_lines else [(read_json(path), f'{path}: article')]:

@@ -1,4 +1,4 @@
-"""Puts a tokenizer's special tokens around one or two texts that are tokens already."""
+"""Adds a tokenizer's special tokens to one or two texts that are token ids already."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ NO_TYPE = np.zeros((), np.int32)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowTemplate:
-    """What a row is made of beside its texts; the same as `TextEncoder.row`, for parts that were cut out of a text.
+    """The special tokens of a row; makes rows as `TextEncoder.row` does, from parts that were cut out of a text.
 
     Attributes:
         fixed: for one text the special tokens before and after it; for two, before, between and after them.
-        fixed_types: their token types.
-        text_types: the token type of each text.
+        fixed_types: token types of the special tokens.
+        text_types: token type of each text.
     """
 
     fixed: tuple[tuple[int, ...], ...]
@@ -28,22 +28,22 @@ class RowTemplate:
 
     @property
     def added(self) -> int:
-        """How many special tokens a row gets."""
+        """Returns the number of special tokens in a row."""
         return sum(map(len, self.fixed))
 
     @property
     def start(self) -> int:
-        """The position of the first text's first token."""
+        """Returns the position of the first text's first token."""
         return len(self.fixed[0])
 
     def second_start(self, first_length: int) -> int:
-        """The position of the second text's first token behind a first text of so many tokens."""
+        """Returns the position of the second text's first token after a first text of `first_length` tokens."""
         return self.start + first_length + len(self.fixed[1])
 
     def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-        """'tokens' and 'token_types' [l] of one or two texts, as many as the template is for.
+        """Returns 'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template has.
 
-        Both are int32; where nothing is put around a single array of ids, `tokens` is that array itself.
+        Where the template adds nothing to a single array of ids, `tokens` is this array itself.
         """
         if not self.added and isinstance(texts[0], np.ndarray) and len(texts) == 1 and not any(self.text_types):
             return {'tokens': texts[0], 'token_types': np.broadcast_to(NO_TYPE, texts[0].shape)}
@@ -58,19 +58,19 @@ class RowTemplate:
 
 
 def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
-    """The template of an encoder, read off a row that it makes.
+    """Returns the template of an encoder, found from a row of the encoder.
 
     Raises:
         InputError: the tokenizer gives no token for a letter.
     """
     letter = encoder.encode(['a'])[0]
     if not letter.ids:
-        raise InputError('the tokenizer makes no token of the letter a')
+        raise InputError('the tokenizer has no token for the letter a')
     row = encoder.row(letter, letter) if is_pair else encoder.row(letter)
     fixed: list[list[int]] = [[]]
     fixed_types: list[list[int]] = [[]]
     text_types: list[int] = []
-    seen = 0  # tokens of texts; `sequence_ids` would tell which text, but has None for the first of a pair
+    seen = 0  # tokens of texts so far; `sequence_ids` cannot replace it: None for the first text of a pair
     for id, kind, is_special in zip(row.ids, row.type_ids, row.special_tokens_mask, strict=True):
         if is_special:
             fixed[-1].append(id)
@@ -85,7 +85,7 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
 
 
 def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
-    """Several rows as one feature: 'tokens' (of the rows' type) and 'token_types' [A, l], padded; 'lengths' [A]."""
+    """Returns rows as one feature: padded 'tokens' (type of the rows) and 'token_types' [A, l]; 'lengths' [A]."""
     lengths = np.array([len(row['tokens']) for row in rows], np.int32)
     joined = {'lengths': lengths}
     for name, fill in (('tokens', pad), ('token_types', 0)):
@@ -96,5 +96,5 @@ def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np
 
 
 def without_memory(types: Int[np.ndarray, '*B L']) -> Int[np.ndarray, '*B L']:
-    """The same token types, as one 0 that stands for all where they are all 0."""
+    """Returns the token types; if all are 0, as a broadcast scalar that takes no memory."""
     return types if types.any() else np.broadcast_to(NO_TYPE, types.shape)

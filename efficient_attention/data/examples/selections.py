@@ -1,13 +1,13 @@
-"""Selects some of a file's examples, by what follows its name: 'dev-v2.0.json#articles:0-3/5' and the like.
+"""Selects some of a file's examples, by a suffix of its name such as 'dev-v2.0.json#articles:0-3/5'.
 
-    <globs>                     all of them; globs or paths with commas between
-    <glob>#articles:0-3/5       of five shares of the articles those numbered 0 to 3 (one number: '#articles:4/5')
+    <globs>                     all examples; globs or paths, separated by commas
+    <glob>#articles:0-3/5       of five shares of the articles, the shares 0 to 3 (one share: '#articles:4/5')
     <glob>#first:10000          the first 10,000
-    <glob>#articles:0-3/5#first:100   one after the other
+    <glob>#articles:0-3/5#first:100   both selections, one after the other
 
-An article is all examples of one title. The articles are put in the order of a hash of their title and dealt out in
-turn, so the shares have the same number of articles, give or take one, whatever the order in the file, and no article
-is in two of them. A selection belongs to the glob before it and counts over all files that this matches.
+An article is all examples with one title. Articles are sorted by a hash of their title and assigned to the shares in
+turn. So shares differ by at most one article, do not depend on the order in the file, and never have a common article.
+A selection applies to the glob before it, and to all files of this glob together.
 """
 
 import re
@@ -25,28 +25,28 @@ FIRST = re.compile(r'first:(\d+)')
 
 
 class Selection(Protocol):
-    """Examples and what tells an example's article -> those that are selected, in order."""
+    """A function that selects examples in order; its second argument maps an example to its article."""
 
     def __call__(self, rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:
-        """The selected rows."""
+        """Returns the selected rows."""
 
 
 def selected_files(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
-    """Files and what to read of them, for each of the comma-separated sources.
+    """Yields files and their selection, for each of the comma-separated sources.
 
     Raises:
-        InputError: no file matches, or a selection is not written as above.
+        InputError: no file matches, or a selection has another form than above.
     """
     for source in text.split(','):
         glob, *selections = source.strip().split('#')
         if glob.startswith('tfds:'):
-            raise InputError(f'{glob}: this format is read from files alone, not from TFDS')
+            raise InputError(f'{glob}: this format is read only from files, not from TFDS')
         steps = [_step(selection, source.strip()) for selection in selections]
         yield find_files(glob), _one_after_other(steps)
 
 
 def share_of_articles(articles: Sequence[str], first: int, last: int, shares: int) -> set[str]:
-    """The titles in the shares numbered `first` to `last` of `shares`."""
+    """Returns the titles in the shares numbered `first` to `last` of `shares`."""
     order = sorted(set(articles), key=lambda title: (document_hash(title), title))
     return {title for turn, title in enumerate(order) if first <= turn % shares <= last}
 

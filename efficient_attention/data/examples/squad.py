@@ -1,8 +1,8 @@
-"""Questions on a text with their answers: SQuAD's JSON (1.1 and 2.0) and JSON lines.
+"""Reads questions about a text, with answers: SQuAD's JSON (1.1 and 2.0) and JSON lines.
 
 A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. Any other file
-holds one question a line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, with 'title' and
-'is_impossible' where wanted. Which questions of the files are read may be narrowed, see `data/examples/selections.py`.
+has one question per line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and
+'is_impossible'. A selection can restrict the questions of a file, see `data/examples/selections.py`.
 """
 
 import collections
@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A gold answer; `start` is the character of the context where it begins, -1 = unknown."""
+    """A gold answer; `start` is its first character in the context, -1 = unknown."""
 
     text: str
     start: int = -1
@@ -26,12 +26,12 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A question on a context.
+    """A question about a context.
 
     Attributes:
-        answers: the gold answers; () = the context has none, None = not known.
-        title: of the article that the context is from; '' = unknown.
-        place: where the question was read, for messages.
+        answers: the gold answers; () = the question has no answer, None = unknown.
+        title: title of the article with the context; '' = unknown.
+        place: the place of the question in its file, for messages.
     """
 
     id: str
@@ -42,27 +42,27 @@ class Question:
     place: str = ''
 
     def is_placed(self, answer: Answer) -> bool:
-        """Whether the answer's text stands in the context at the answer's start."""
+        """Whether the context has the answer's text at the answer's start."""
         return answer.start >= 0 and bool(answer.text) and self.context.startswith(answer.text, answer.start)
 
     @property
     def training_answer(self) -> Answer | None:
-        """The answer to learn: the most frequent one, the first of equally frequent ones; None where there is none.
+        """Returns the most frequent answer, the first of equally frequent ones, to learn; None without answers.
 
-        SQuAD's training sets have one answer a question, its dev sets several.
+        SQuAD's training sets have one answer per question, its dev sets several.
         """
         return collections.Counter(self.answers).most_common(1)[0][0] if self.answers else None
 
 
 def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
-    """The questions of files, in order.
+    """Returns the questions of files, in order.
 
     Args:
-        text: paths or globs with commas between, each with its selections, see `data/examples/selections.py`.
-        is_labelled: answers must be there; else those that are there are read.
+        text: paths or globs, separated by commas, each with its selections (data/examples/selections.py).
+        is_labelled: whether answers are required; otherwise they are read where present.
 
     Raises:
-        InputError: no such file, or one is not of this layout; names the file, the question and the field.
+        InputError: no file matches, or a file has another layout; the message names the file, question and field.
     """
     questions: list[Question] = []
     for paths, selection in selected_files(text):
@@ -74,7 +74,7 @@ def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
 
 
 def well_placed(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """The questions whose training answer stands where its 'answer_start' says; a line about the others, if any."""
+    """Returns the questions whose training answer is at its 'answer_start', and a line about the others, if any."""
     kept: list[Question] = []
     others: list[Question] = []
     for question in questions:
@@ -98,7 +98,7 @@ def _questions(path: Path, is_labelled: bool) -> Iterator[Question]:
 
 
 def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """(question, its paragraph with the title, where) of every question in SQuAD's layout."""
+    """Yields (question, its paragraph with the title, place) of every question in SQuAD's layout."""
     articles = field_of(read_json(path), 'data', list, str(path))
     for a, article in enumerate(articles):
         where = f'{path}: article {a}'
@@ -110,7 +110,7 @@ def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], st
 
 
 def _question(row: Any, paragraph: Any, places: tuple[str, str], is_labelled: bool) -> Question:
-    """`places`: where it is for messages before its id is known, and what to put before the id after that."""
+    """Reads a question; `places`: its place for messages until its id is known, and the prefix of the id after that."""
     id = field_of(row, 'id', str, places[0])
     where = f'{places[1]}: question {id!r}'
     question, context = field_of(row, 'question', str, where), field_of(paragraph, 'context', str, where)

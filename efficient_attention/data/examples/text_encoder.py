@@ -1,4 +1,4 @@
-"""Makes tokens of texts and pairs of texts, with the special tokens that a checkpoint's tokenizer puts around them."""
+"""Tokenises texts and pairs of texts, with the special tokens of a checkpoint's tokenizer."""
 
 import copy
 import dataclasses
@@ -13,14 +13,14 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 
-TEXTS_AT_ONCE = 1024  # an encoding holds a hundred times the bytes of its ids
+TEXTS_AT_ONCE = 1024  # limits memory: an encoding takes 100 times the bytes of its ids
 
 
 @dataclasses.dataclass(frozen=True)
 class TextEncoder:
-    """A tokenizer, and what rows need to know of it.
+    """A tokenizer and its special ids.
 
-    `tokenizer` has its template of special tokens ('[CLS] a [SEP] b [SEP]', '<s> a </s></s> b </s>', ...), neither
+    `tokenizer` has its template of special tokens ('[CLS] a [SEP] b [SEP]', '<s> a </s></s> b </s>', ...), and neither
     truncates nor pads.
     """
 
@@ -29,33 +29,33 @@ class TextEncoder:
     cls: int
     sep: int
     mask: int
-    size: int  # ids are below it
-    unknown: int = -1  # the id of what has no other; -1 = every text has ids
+    size: int  # all ids are below it
+    unknown: int = -1  # id of unknown pieces; -1 = every text can be encoded
 
     @functools.cached_property
     def reader(self) -> Tokenizer:
-        """What reads texts: '[SEP]' in a text is text, and tokens that a checkpoint's author added stay whole."""
+        """Returns a tokenizer for user texts: '[SEP]' in a text is text, and a checkpoint's added tokens stay whole."""
         return reader_of(self.tokenizer)
 
     def encode(self, texts: list[str]) -> list[Encoding]:
-        """Each text's pieces without special tokens; `.ids`, `.offsets` (characters), `.word_ids`."""
+        """Returns each text's pieces without special tokens; `.ids`, `.offsets` (characters), `.word_ids`."""
         return self.reader.encode_batch(texts, add_special_tokens=False)
 
     def row(self, first: Encoding, second: Encoding | None = None) -> Encoding:
-        """One text or a pair with special tokens around: `.ids`, `.type_ids`, `.offsets`.
+        """Returns one text or a pair with special tokens: `.ids`, `.type_ids`, `.offsets`.
 
-        The offsets of each token stay those in its text. The arguments are not changed.
+        The offsets of each token refer to its own text. The arguments are not changed.
         """
         copies = copy.deepcopy(first), None if second is None else copy.deepcopy(second)
         return self.tokenizer.post_process(*copies, add_special_tokens=True)
 
     def added(self, *, is_pair: bool) -> int:
-        """How many special tokens a row gets."""
+        """Returns the number of special tokens in a row."""
         return self.tokenizer.num_special_tokens_to_add(is_pair)
 
 
 def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
-    """The encoder of a tokenizer's file (tokenizer.json, vocab.txt, *.model); `lowercase` as `load_tokenizer`.
+    """Returns the encoder of a tokenizer file (tokenizer.json, vocab.txt, *.model); `lowercase` as `load_tokenizer`.
 
     Raises:
         InputError: as `load_tokenizer`.
@@ -76,26 +76,26 @@ def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
 
 
 def unknown_words(encoder: TextEncoder, features: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
-    """A line where rows hold words that are none of a vocabulary of whole words; without pieces they are lost."""
+    """Returns a warning where rows have words outside a vocabulary of whole words, which are lost; else nothing."""
     if not isinstance(encoder.tokenizer.model, models.WordLevel):
         return []
     count = sum(int((feature['tokens'] == encoder.unknown).sum()) for feature in features)
-    return [f'input: {count:,} words are none of the {encoder.size:,} of the tokenizer'] if count else []
+    return [f'input: {count:,} words are not among the {encoder.size:,} of the tokenizer'] if count else []
 
 
 def arrays_of(row: Encoding) -> dict[str, np.ndarray]:
-    """'tokens' and 'token_types', int32 [l], of a row."""
+    """Returns 'tokens' and 'token_types', int32 [l], of a row."""
     return {'tokens': np.array(row.ids, np.int32), 'token_types': np.array(row.type_ids, np.int32)}
 
 
 def encodings(encoder: TextEncoder, texts: Sequence[str], at_once: int = TEXTS_AT_ONCE) -> Iterator[Encoding]:
-    """Each text's pieces without special tokens, `at_once` texts at a time."""
+    """Yields each text's pieces without special tokens; encodes `at_once` texts at a time."""
     for start in range(0, len(texts), at_once):
         yield from encoder.encode(list(texts[start : start + at_once]))
 
 
 def ids_of(encoder: TextEncoder, texts: Sequence[str]) -> list[np.ndarray]:
-    """Each text's ids without special tokens, int32 [l]; the same array for the same text."""
+    """Returns each text's ids without special tokens, int32 [l]; equal texts share one array."""
     unique = list(dict.fromkeys(texts))
     ids = {text: np.array(one.ids, np.int32) for text, one in zip(unique, encodings(encoder, unique), strict=True)}
     return [ids[text] for text in texts]

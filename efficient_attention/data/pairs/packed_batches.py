@@ -1,7 +1,7 @@
-"""Batches of rows of one shape that hold several pairs each, so that little of them is padding.
+"""Batches of rows of one shape with several pairs per row, so that rows have little padding.
 
-Which pairs a row holds follows from (seed, epoch) alone: the pairs of the epoch, in an order drawn anew, go into the
-first row that has room for both of their sides (Krell et al. 2021, arXiv 2107.02027, compare such packings).
+The pairs in each row are a function of only (seed, epoch). Each epoch puts its pairs into a new random order; each pair
+goes into the first row with enough free tokens on both sides (Krell et al. 2021, arXiv 2107.02027, compare packings).
 """
 
 import dataclasses
@@ -19,24 +19,24 @@ from efficient_attention.data.pairs.pair_encoder import EncodedPair
 from efficient_attention.data.tokenizers.text_to_text import Symbols
 from efficient_attention.errors import InputError
 
-OPEN_ROWS = 64  # rows that a pair may still go into; more pads less and takes longer
+OPEN_ROWS = 64  # incomplete rows that a pair may join; more rows mean less padding and more time
 SIDES = {'source': ('source', 'source_segments', 'source_positions'), 'target': ('targets', 'segments', 'positions')}
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatches:
-    """Batches of packed rows for training; an evaluation has a row for each pair (`PairBatches`).
+    """Batches of packed rows for training; evaluation has one pair per row (`PairBatches`).
 
-    A batch has the arrays of `PairBatches` but for 'index', with segments 1, 2, ... for the pairs of a row, and their
-    'source_positions' and 'positions' int32, which begin at 0 in each pair.
+    A batch has the arrays of `PairBatches` except 'index'. Segments 1, 2, ... mark the pairs of a row.
+    'source_positions' and 'positions', int32, start at 0 in each pair.
 
     Attributes:
-        pairs: encoded, each within `lengths`.
-        symbols: of the tokenizers of sources and of targets.
-        lengths: tokens of a row of sources and of one of targets.
-        batch_size: rows of the global batch; the last of an epoch is filled up with rows of weight 0.
-        seed: of the order of the pairs.
-        mixture: which pairs an epoch has; None = each once.
+        pairs: encoded pairs, each within `lengths`.
+        symbols: symbols of the source and target tokenizers.
+        lengths: tokens of a source row and of a target row.
+        batch_size: rows of the global batch; rows of weight 0 complete the last batch of an epoch.
+        seed: seed of the order of the pairs.
+        mixture: the pairs of each epoch; None = every pair once.
     """
 
     pairs: Sequence[EncodedPair]
@@ -46,43 +46,43 @@ class PackedBatches:
     seed: int = 0
     mixture: Mixture | None = None
     plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
-    counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)  # steps of epochs
+    counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)  # epoch -> steps
 
     @functools.cached_property
     def sizes(self) -> list[tuple[int, int]]:
-        """The tokens of each pair's source and target."""
+        """Returns the tokens of each pair's source and target."""
         return [(len(pair.source), len(pair.target)) for pair in self.pairs]
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of the first epoch; those of others differ by few."""
+        """Returns the number of rows in the first epoch; other epochs differ by few rows."""
         return len(self.plan(0))
 
     def mean_lengths(self) -> tuple[int, int]:
-        """The lengths of rows of sources and of targets."""
+        """Returns the lengths of source and target rows."""
         return self.lengths
 
     def tokens_per_step(self) -> float:
-        """Tokens of a training batch, of both sides and with padding."""
+        """Returns the tokens of a training batch, both sides with padding."""
         return float(self.batch_size * sum(self.lengths))
 
     def padding(self) -> float:
-        """The share of padding among the tokens of the first epoch's rows."""
+        """Returns the share of padding in the rows of the first epoch."""
         rows = self.plan(0)
         return 1.0 - sum(sum(self.sizes[number]) for row in rows for number in row) / (len(rows) * sum(self.lengths))
 
     def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
-        """This process's rows of the batches of steps start_step:stop_step.
+        """Yields this process's rows of the batches of steps start_step:stop_step.
 
         Raises:
-            InputError: there is no pair, or the batch does not divide over the processes.
+            InputError: there is no pair, or the batch size is not a multiple of the number of processes.
         """
         block = HostBlock(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
             yield self.batch(self.of_step(step), block)
 
     def of_step(self, step: int) -> list[list[int]]:
-        """The rows of a step, each of the numbers of its pairs; a resumed run counts the epochs before it once."""
+        """Returns the rows of a step as lists of pair numbers; a resumed run first plans all earlier epochs once."""
         if not self.pairs:
             raise InputError('there is no row to train on')
         epoch = 0
@@ -92,13 +92,13 @@ class PackedBatches:
         return self.plan(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
 
     def steps_of(self, epoch: int) -> int:
-        """Batches that hold the pairs of an epoch."""
+        """Returns the number of batches in an epoch."""
         if epoch not in self.counts:
             self.counts[epoch] = -(-len(self.plan(epoch)) // self.batch_size)
         return self.counts[epoch]
 
     def plan(self, epoch: int) -> list[list[int]]:
-        """The rows of an epoch."""
+        """Returns the rows of an epoch."""
         return self.plans.get(epoch, self._make_plan)
 
     def _make_plan(self, epoch: int) -> list[list[int]]:
@@ -108,7 +108,7 @@ class PackedBatches:
         return [rows[place] for place in rng.permutation(len(rows))]
 
     def batch(self, rows: Sequence[Sequence[int]], block: HostBlock) -> Batch:
-        """The process's block of the batch of these rows."""
+        """Returns this process's block of the batch of these rows."""
         first = block.process_index * block.rows
         batch: Batch = {}
         for length, symbols, (side, names) in zip(self.lengths, self.symbols, SIDES.items(), strict=True):
@@ -123,7 +123,7 @@ class PackedBatches:
 def side_by_side(
     rows: Sequence[Sequence[np.ndarray]], shape: tuple[int, int], pad: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Texts one behind the other in rows: their ids, segments (0 = padding) and positions, int32 of the shape."""
+    """Returns the ids, segments (0 = padding) and positions of rows of texts end to end, int32 of the given shape."""
     ids, segments, positions = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for row, texts in enumerate(rows):
         lengths = [len(text) for text in texts]
@@ -135,15 +135,15 @@ def side_by_side(
 
 
 def pack(numbers: Sequence[int], sizes: Sequence[tuple[int, int]], lengths: tuple[int, int]) -> list[list[int]]:
-    """Rows of numbers: each goes into the first of the open rows that has room for both of its sizes, or a new one.
+    """Packs numbers into rows: each goes into the first open row with enough free tokens on both sides, or a new row.
 
     Args:
-        numbers: in the order in which they are packed.
-        sizes: of every number, each within `lengths`.
-        lengths: what the sizes of a row may add up to.
+        numbers: the numbers in packing order.
+        sizes: both sizes of every number, each within `lengths`.
+        lengths: limits of the summed sizes in a row.
     """
     closed: list[list[int]] = []
-    opened: list[tuple[list[int], list[int]]] = []  # numbers, and the room that is left on both sides
+    opened: list[tuple[list[int], list[int]]] = []  # numbers, and free tokens on both sides
     for number in numbers:
         source, target = sizes[number]
         row = next((one for one in opened if one[1][0] >= source and one[1][1] >= target), None)

@@ -1,4 +1,4 @@
-"""Batches of encoded pairs: sources and targets of similar length together, padded to one of a few lengths."""
+"""Batches of encoded pairs of similar length, padded to one of a few lengths."""
 
 import dataclasses
 import functools
@@ -19,20 +19,20 @@ Batch = dict[str, np.ndarray]
 class PairBatches:
     """Batches of a list of pairs.
 
-    A batch has 'source' and 'source_segments' int32 [B, M], 'tokens' (what the decoder reads: the start, then all of
-    the target but its last), 'targets' and 'segments' int32 [B, L], 'weights' float32 [B, L] (1 = token, 0 = padding)
-    and 'index' int32 [B], the pairs' numbers (-1 = a row that fills up the batch).
+    A batch has 'source' and 'source_segments' int32 [B, M]; 'tokens' (input of the decoder: the start, then the target
+    without its last token), 'targets' and 'segments' int32 [B, L]; 'weights' float32 [B, L] (1 = token, 0 = padding);
+    and 'index' int32 [B], the numbers of the pairs (-1 = a row that completes the batch).
 
     Attributes:
-        pairs: encoded.
-        symbols: of the tokenizers of sources and of targets.
+        pairs: encoded pairs.
+        symbols: symbols of the source and target tokenizers.
         lengths: most tokens of a source and of a target.
-        buckets: lengths to pad to, of both sides alike as far as `lengths` allow.
-        batch_size: pairs of the global batch; the last of an epoch is filled up with rows of weight 0.
-        seed: of the order of the pairs.
-        alone: whether, in an evaluation, a source and a target are padded to the bucket of their own length, whatever
-            stands beside them; for attention that reads a row's length.
-        mixture: which pairs an epoch of training has; None = each once.
+        buckets: padded lengths, the same for both sides as far as `lengths` allow.
+        batch_size: pairs of the global batch; rows of weight 0 complete the last batch of an epoch.
+        seed: seed of the order of the pairs.
+        alone: whether evaluation pads sources, and targets, only to the bucket of their own length, whatever else is
+            in the batch; for attention that depends on the row length.
+        mixture: the pairs of each training epoch; None = every pair once.
     """
 
     pairs: Sequence[EncodedPair]
@@ -46,27 +46,27 @@ class PairBatches:
 
     @functools.cached_property
     def plan(self) -> LengthBatches:
-        """Which pairs share a batch, by the length of their longer side."""
+        """Returns the plan that decides which pairs share a batch, by the length of the longer side."""
         longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
         return LengthBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
 
     @property
     def rows_per_epoch(self) -> int:
-        """Pairs of an epoch of training."""
+        """Returns the number of pairs in a training epoch."""
         return self.plan.rows_per_epoch
 
     def mean_lengths(self) -> tuple[int, int]:
-        """The mean lengths to which the sources and the targets of a training batch are padded."""
+        """Returns the mean padded lengths of sources and of targets in training batches."""
         source, target = np.mean([self.padded(rows) for rows in self.plan.plan(0)], axis=0).round().astype(int)
         return int(source), int(target)
 
     def tokens_per_step(self) -> float:
-        """Mean tokens of a training batch, of both sides and with padding."""
+        """Returns the mean tokens of a training batch, both sides with padding."""
         plan = self.plan.plan(0)
         return self.batch_size * float(np.mean([sum(self.padded(rows)) for rows in plan]))
 
     def padding(self) -> float:
-        """The share of padding among the tokens of an epoch of training, rows that fill up a batch among them."""
+        """Returns the share of padding in a training epoch, including rows that complete a batch."""
         plan = self.plan.plan(0)
         tokens = sum(
             len(self.pairs[number].source) + len(self.pairs[number].target) for rows in plan for number in rows
@@ -74,23 +74,23 @@ class PairBatches:
         return 1.0 - tokens / (len(plan) * self.tokens_per_step())
 
     def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
-        """This process's rows of the batches of steps start_step:stop_step.
+        """Yields this process's rows of the batches of steps start_step:stop_step.
 
         Raises:
-            InputError: there is no pair, or the batch does not divide over the processes.
+            InputError: there is no pair, or the batch size is not a multiple of the number of processes.
         """
         block = HostBlock(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
             yield self.batch(self.plan.of_step(step), block)
 
     def evaluation(self, process_index: int, process_count: int) -> Iterator[Batch]:
-        """This process's rows of batches that hold every pair once, the longest first."""
+        """Yields this process's rows of batches with every pair once, the longest first."""
         block = HostBlock(self.batch_size, process_index, process_count)
         for rows in self.in_order():
             yield self.batch(rows, block, self.evaluated(rows))
 
     def in_order(self) -> Iterator[np.ndarray]:
-        """The pairs of each batch of an evaluation: every pair once, those together whose own buckets are the same."""
+        """Yields the pairs of each evaluation batch: every pair once, grouped by the buckets they must have."""
         order = np.concatenate([*self.plan.in_order(), np.zeros(0, np.int64)])
         keys = [self.own_lengths(self.pairs[number]) for number in order]
         for key in dict.fromkeys(keys):
@@ -99,25 +99,25 @@ class PairBatches:
                 yield group[start : start + self.batch_size]
 
     def own_lengths(self, pair: EncodedPair) -> tuple[int, int]:
-        """The lengths of the rows that a pair has to be in for an evaluation; 0 = any that has room."""
+        """Returns the padded lengths that a pair must have in evaluation; 0 = any length that is large enough."""
         sides = zip((pair.source, pair.target), self.lengths, self.alone, strict=True)
         source, target = (min(self.plan.bucket_of(len(ids)), most) * is_alone for ids, most, is_alone in sides)
         return source, target
 
     def evaluated(self, rows: np.ndarray) -> tuple[int, int]:
-        """The lengths to which pairs that are evaluated together are padded."""
+        """Returns the padded lengths of the pairs of an evaluation batch."""
         source, target = (
             own or most for own, most in zip(self.own_lengths(self.pairs[rows[0]]), self.padded(rows), strict=True)
         )
         return source, target
 
     def padded(self, rows: np.ndarray) -> tuple[int, int]:
-        """The lengths to which the sources and the targets of these pairs are padded."""
+        """Returns the padded lengths of the sources and of the targets of these pairs."""
         bucket, (most_source, most_target) = self.plan.bucket(rows), self.lengths
         return min(bucket, most_source), min(bucket, most_target)
 
     def batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
-        """The process's block of the batch of these pairs; `lengths` of a source's and a target's row, or `padded`."""
+        """Returns this process's block of the batch of these pairs; `lengths` are padded lengths, default `padded`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs = [self.pairs[row] for row in numbers]

@@ -1,4 +1,4 @@
-"""Pairs of texts as token ids: prefix, lengths, and the symbols at their ends."""
+"""Encodes pairs of texts as token ids, with prefix, length limits, and begin and end symbols."""
 
 import dataclasses
 import functools
@@ -15,12 +15,12 @@ from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.data.tokenizers.text_to_text import Symbols, text_to_text_ids
 from efficient_attention.errors import InputError
 
-ENCODED_AT_ONCE = 4096  # pairs
+ENCODED_AT_ONCE = 4096  # pairs encoded at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPair:
-    """A source and a target, int32 [M] and [L], each with its end; `where` they stand, and their number in the set."""
+    """A source and a target, int32 [M] and [L], with end symbols; their place `where`, and number in the dataset."""
 
     source: np.ndarray
     target: np.ndarray
@@ -30,19 +30,19 @@ class EncodedPair:
 
 @dataclasses.dataclass
 class Overlong:
-    """Pairs beyond a length: how many there were, and where the first one stands."""
+    """Pairs above a length limit: their count, and the place of the first one."""
 
     count: int = 0
     first: str = ''
 
 
 def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '', name: str = 'data.tokenizer') -> Symbols:
-    """The symbols of a tokenizer by the names in use; `start` and `begin` name pieces, as in `PairsConfig`.
+    """Returns the special ids of a tokenizer, found by common names; `start` and `begin` are as in `PairsConfig`.
 
-    `name` is the field that it is of, for messages.
+    `name` is the config field of the tokenizer, for messages.
 
     Raises:
-        InputError: it has no padding, no end of a text, or no such piece.
+        InputError: the tokenizer has no padding, no end of a text, or not the named piece.
     """
     of_side = '' if name == 'data.tokenizer' else f' ({name})'
     for field, piece in (('start', start), ('begin', begin)):
@@ -55,14 +55,14 @@ def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '', name: str
 
 @dataclasses.dataclass(frozen=True)
 class SideEncoder:
-    """From sources or targets to ids.
+    """An encoder from source texts, or from target texts, to ids.
 
     Attributes:
-        tokenizer: of this side.
-        symbols: its symbols.
-        length: most tokens of a text, its end included.
-        is_reversed: whether the model reads its tokens from the last to the first; the symbols at its ends stay there.
-        marian: what reads the texts of a released Marian, whose tokenizer only names pieces.
+        tokenizer: the tokenizer of this side.
+        symbols: special ids of the tokenizer.
+        length: most tokens of a text, end symbol included.
+        is_reversed: whether the model reads texts from the last token to the first; begin and end symbols do not move.
+        marian: the text reader of a released Marian model, whose tokenizer only names pieces.
     """
 
     tokenizer: Tokenizer
@@ -73,31 +73,31 @@ class SideEncoder:
 
     @functools.cached_property
     def reader(self) -> Tokenizer:
-        """Encodes texts: '</s>' in a text is text; the mask, sentinels and other added tokens stay whole."""
+        """Returns a tokenizer for user texts: '</s>' in a text is text; mask, sentinels, added tokens stay whole."""
         mask = role_names(self.tokenizer).get('mask')
         return reader_of(self.tokenizer, () if mask is None else (mask,))
 
     def parts(self, text: str) -> list[tuple[str, str]]:
-        """The pieces of a text, each with the part of the text that it stands for."""
+        """Returns the pieces of a text, each with its part of the text."""
         if self.marian is not None:
             return self.marian.parts(text)
         encoding = self.reader.encode(text, add_special_tokens=False)
         return [(piece, text[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """The ids of texts, each with its end, of any length."""
+        """Returns the ids of texts, each with its end symbol, without length limit."""
         if self.marian is not None:
             return [self.symbols.around(ids) for ids in self.marian.ids(texts)]
         encoded = self.reader.encode_batch(list(texts), add_special_tokens=False)
         return [self.symbols.around(one.ids) for one in encoded]
 
     def cut(self, ids: np.ndarray) -> np.ndarray:
-        """The first tokens of a text, and its end, in the order in which the model reads them."""
+        """Returns the first tokens of a text and its end symbol, in the order in which the model reads them."""
         ids = ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
         return ids[self.places(len(ids))]
 
     def places(self, length: int) -> np.ndarray:
-        """Where each of the tokens that a model reads stands in its text, and conversely, with its ends counted."""
+        """Returns the text position of each token that the model reads (its own inverse); ends are included."""
         places, first = np.arange(length), self.symbols.count - 1
         if self.is_reversed:
             places[first : length - 1] = places[first : length - 1][::-1]
@@ -106,11 +106,11 @@ class SideEncoder:
 
 @dataclasses.dataclass(frozen=True)
 class PairEncoder:
-    """From pairs of texts to ids.
+    """An encoder from pairs of texts to ids.
 
     Attributes:
-        source: of sources.
-        target: of targets, with the same tokenizer or another.
+        source: encoder of sources.
+        target: encoder of targets, with the same or another tokenizer.
         overlong: 'truncate', 'skip' or 'error'.
     """
 
@@ -120,24 +120,24 @@ class PairEncoder:
 
     @property
     def symbols(self) -> tuple[Symbols, Symbols]:
-        """Of sources and of targets."""
+        """Returns the special ids of the source and target tokenizers."""
         return self.source.symbols, self.target.symbols
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Most tokens of a source and of a target."""
+        """Returns the most tokens of a source and of a target."""
         return self.source.length, self.target.length
 
     @property
     def limits(self) -> str:
-        """The most tokens of both sides, in words."""
+        """Returns the length limits of both sides, in words."""
         return f'data.length {self.source.length} and pairs.target_length {self.target.length}'
 
     def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: Overlong) -> Iterator[EncodedPair]:
-        """The pairs as ids; those beyond a length are counted in `overlong`, and cut or left out.
+        """Yields the pairs as ids; counts pairs above a limit in `overlong`, and cuts or skips them.
 
         Raises:
-            InputError: a pair is too long where that is an error.
+            InputError: a pair is too long and `overlong` of this encoder is 'error'.
         """
         pairs = list(pairs)
         for first in range(0, len(pairs), ENCODED_AT_ONCE):
@@ -152,7 +152,7 @@ class PairEncoder:
                 yield EncodedPair(self.source.cut(source), self.target.cut(target), pair.where, number)
 
     def note(self, pair: TextPair, source: int, target: int, overlong: Overlong) -> None:
-        """Counts a pair that is too long; raises InputError where that is an error."""
+        """Counts a pair that is too long; raises InputError if such pairs are an error."""
         if self.overlong == 'error':
             raise InputError(f'{pair.where}: {source} and {target} tokens, above {self.limits} (pairs.overlong)')
         overlong.count += 1

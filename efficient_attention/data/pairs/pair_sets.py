@@ -1,4 +1,4 @@
-"""Sets of pairs of texts: two parallel files, two columns of a table, a TFDS data set, or a toy problem."""
+"""Reads datasets of text pairs: two parallel files, two columns of a table, a TFDS dataset, or a toy problem."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ KINDS += ('joined:<pairs>:<set>',)
 
 
 class TextPair(NamedTuple):
-    """A source, its target, and where they stand."""
+    """A source, its target, and their place, for messages."""
 
     source: str
     target: str
@@ -26,15 +26,15 @@ class TextPair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PairSet:
-    """One set of pairs.
+    """A dataset of text pairs.
 
     Attributes:
         kind: 'lines', 'table', 'tfds' or 'toy'.
-        place: the files, or what follows 'toy:'.
-        columns: of the source and the target in a table; the two files of 'lines'.
-        field: of the config, for messages.
-        text: of the set in the config.
-        joined: pairs that follow one another and make up one, with a space between.
+        place: the files, or the text after 'toy:'.
+        columns: source and target columns of a table; the two files of 'lines'.
+        field: the config field, for messages.
+        text: the dataset's text form in the config.
+        joined: number of consecutive pairs that are joined by spaces into one.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class PairSet:
     joined: int = 1
 
     def read(self) -> Iterator[TextPair]:
-        """The pairs in their order.
+        """Returns the pairs in order.
 
         Raises:
             InputError: a file cannot be read, the two files have different numbers of lines, a side is empty.
@@ -53,13 +53,13 @@ class PairSet:
         return joined_pairs(self.each(), self.joined) if self.joined > 1 else self.each()
 
     def each(self) -> Iterator[TextPair]:
-        """The pairs before they are joined; raises InputError as `read`."""
+        """Returns the pairs before they are joined; raises InputError as `read`."""
         if self.kind == 'toy':
             return (TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy(self.place, self.field)))
         return read_lines_of(self) if self.kind == 'lines' else read_columns_of(self)
 
     def digest(self) -> str:
-        """What the pairs follow from: the content of files, or the text of the set."""
+        """Returns a text that identifies the pairs: a hash of the files, or the text form of a toy problem."""
         if self.joined > 1:
             return f'joined:{self.joined}:{dataclasses.replace(self, joined=1).digest()}'
         if self.kind == 'toy':
@@ -72,18 +72,18 @@ class PairSet:
 
 
 def parse_sets(text: str, field: str) -> list[PairSet]:
-    """The sets of a config's text; `field` names it in messages.
+    """Returns the datasets in a config's text, which ';' separates; messages name `field`.
 
     Raises:
-        InputError: a set is of no known form.
+        InputError: a dataset has an unknown form.
     """
     return [parse_set(part.strip(), field) for part in text.split(';') if part.strip()]
 
 
 def parse_set(text: str, field: str, others: tuple[str, ...] = ()) -> PairSet:
-    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`.
+    """Returns the dataset of a text form such as 'lines:a.de,a.en'; raises InputError as `parse_sets`.
 
-    `others`: further forms that a caller knows, for the message.
+    `others`: further forms that the caller supports, for the message.
     """
     kind, _, rest = text.partition(':')
     if kind == 'joined':
@@ -102,7 +102,7 @@ def parse_set(text: str, field: str, others: tuple[str, ...] = ()) -> PairSet:
 
 
 def joined_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
-    """Each `size` pairs that follow one another as one; the last may be of fewer."""
+    """Yields every `size` consecutive pairs as one pair; the last one may join fewer."""
     pairs = iter(pairs)
     while some := list(itertools.islice(pairs, size)):
         source, target = (' '.join(text.strip() for text in side) for side in list(zip(*some, strict=True))[:2])
@@ -110,18 +110,20 @@ def joined_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
 
 
 def one_file(pattern: str, field: str) -> Path:
-    """The one file that a name or glob means; raises InputError where it is none or several."""
+    """Returns the one file of a name or glob; raises InputError where there is none or several."""
     try:
         files = find_files(pattern)
     except InputError as error:
         raise InputError(f'{field}: {error}') from None
     if len(files) > 1:
-        raise InputError(f'{field}: {pattern!r} matches {len(files)} files; a side of parallel lines is one file')
+        raise InputError(
+            f'{field}: {pattern!r} matches {len(files)} files; each side of parallel lines must be one file'
+        )
     return files[0]
 
 
 def read_lines_of(pairs: PairSet) -> Iterator[TextPair]:
-    """The pairs of two files, line by line."""
+    """Yields the pairs of two files, line by line."""
     source, target = (one_file(name, pairs.field) for name in pairs.columns)
     for ours, theirs in itertools.zip_longest(read_lines(source), read_lines(target)):
         if ours is None or theirs is None:
@@ -132,7 +134,7 @@ def read_lines_of(pairs: PairSet) -> Iterator[TextPair]:
 
 
 def checked(pair: TextPair, files: tuple[str, str], number: int) -> TextPair:
-    """The pair; raises InputError where one of its sides is empty."""
+    """Returns the pair; raises InputError where a side is empty."""
     for text, file in zip(pair[:2], files, strict=True):
         if not text.strip():
             raise InputError(f'{file}: line {number} is empty')
@@ -140,7 +142,7 @@ def checked(pair: TextPair, files: tuple[str, str], number: int) -> TextPair:
 
 
 def read_columns_of(pairs: PairSet) -> Iterator[TextPair]:
-    """The pairs of two columns of a table."""
+    """Yields the pairs of two columns of a table."""
     try:
         source_names(pairs.place)
     except InputError as error:

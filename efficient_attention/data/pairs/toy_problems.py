@@ -1,7 +1,8 @@
-"""Toy problems of text to text: numbers to copy, to reverse, to sort, or to add up; generated, never read.
+"""Toy problems for text_to_text: copy, reverse, sort or add up digits; all pairs are generated.
 
-Each pair is a function of (seed, its number) alone. The tests by which sequence models are told apart since Zaremba and
-Sutskever 2014, arXiv 1410.4615; accuracy by length shows what a model has learnt beyond the lengths it was trained on.
+Each pair is a function of only (seed, its number). Such problems have been used to compare sequence models since
+Zaremba and Sutskever 2014, arXiv 1410.4615. Accuracy by length shows whether a model generalises beyond the training
+lengths.
 """
 
 import re
@@ -20,7 +21,7 @@ DIGITS = 10
 
 
 class Toy(NamedTuple):
-    """A problem with `rows` pairs, whose sources have `shortest` to `longest` digits, each length as likely."""
+    """A problem with `rows` pairs; sources have `shortest` to `longest` digits, all lengths equally likely."""
 
     problem: str
     rows: int
@@ -30,7 +31,7 @@ class Toy(NamedTuple):
 
 
 def parse_toy(text: str, field: str) -> Toy:
-    """The problem of '<problem>:<rows>:<shortest>-<longest>[:<seed>]'; raises InputError, which names `field`."""
+    """Returns the problem of '<problem>:<rows>:<shortest>-<longest>[:<seed>]'; an InputError names `field`."""
     match = FORM.fullmatch(text)
     if match is None or match['problem'] not in PROBLEMS:
         form = f'toy:<{"|".join(PROBLEMS)}>:<rows>:<shortest>-<longest>[:<seed>]'
@@ -43,7 +44,7 @@ def parse_toy(text: str, field: str) -> Toy:
 
 
 def toy_pairs(toy: Toy) -> Iterator[tuple[str, str]]:
-    """Sources and targets, digits with spaces between them."""
+    """Yields sources and targets, digits separated by spaces."""
     for row in range(toy.rows):
         rng = np.random.default_rng((toy.seed, row))
         digits = rng.integers(0, DIGITS, rng.integers(toy.shortest, toy.longest + 1)).tolist()
@@ -51,7 +52,7 @@ def toy_pairs(toy: Toy) -> Iterator[tuple[str, str]]:
 
 
 def answer(problem: str, digits: Sequence[int]) -> list[int]:
-    """The digits of the target; of 'sum' those of the decimal number."""
+    """Returns the digits of the target; for 'sum' the digits of the decimal number."""
     if problem == 'sum':
         return [int(digit) for digit in str(sum(digits))]
     if problem == 'sort':
@@ -60,5 +61,5 @@ def answer(problem: str, digits: Sequence[int]) -> list[int]:
 
 
 def spaced(digits: Sequence[int]) -> str:
-    """The digits as a text."""
+    """Returns digits as a text with spaces."""
     return ' '.join(map(str, digits))

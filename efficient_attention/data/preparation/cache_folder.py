@@ -1,6 +1,6 @@
 """Writes folders of the cache, and checks them when they are opened.
 
-A folder appears complete or not at all, though processes are killed or race. Its manifest holds checksums of itself and
+A folder appears complete or not at all, even if processes are killed or race. Its manifest has checksums of itself and
 of every other file.
 """
 
@@ -19,50 +19,50 @@ from efficient_attention.whole_files import FAULTS, whole_folder
 
 MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
-TARGET_TOKENIZER = 'target_tokenizer.json'  # of a workdir whose targets have one of their own
+TARGET_TOKENIZER = 'target_tokenizer.json'  # in workdirs with a separate tokenizer for targets
 UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
-    """`whole_folder` for a folder whose name stands for its content: where it has appeared meanwhile, that one stays.
+    """Writes a folder atomically (`whole_folder`); if another process has written it meanwhile, that folder stays.
 
     Args:
-        folder: what will be there.
-        field: of the config, which an error names where the folder cannot be written.
+        folder: the new folder; its name must identify its content.
+        field: the config field that an error names if the folder cannot be written.
 
     Raises:
         RunError, InputError: the folder cannot be written, or another file that is used in the block fails.
-        InputError: an incomplete folder of this name is there.
+        InputError: an incomplete folder of this name exists.
     """
     is_complete = False
     try:
         with whole_folder(folder) as partial:
             yield partial
-            partial.chmod(0o755)  # a cache may be shared
+            partial.chmod(0o755)  # other users may share the cache
             is_complete = True
     except InputError as error:
         if not (is_complete and folder.is_dir()):
             if str(error).startswith(f'{folder}: '):
                 raise InputError(f'{field}: {error}') from None
             raise
-        if not (folder / MANIFEST).exists():  # else another process was faster, with the same content
+        if not (folder / MANIFEST).exists():  # otherwise another process has written the same content first
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
-    except OSError as error:  # of another file
+    except OSError as error:  # the error concerns another file
         kind = RunError if error.errno in FAULTS else InputError
         raise kind(f'{error.filename}: {error.strerror}') from error
 
 
 def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
-    """The manifest of a prepared folder, checked by itself.
+    """Returns the manifest of a prepared folder, after a check of its own checksum.
 
     Args:
-        folder: of the cache.
-        version: of the folder's format that the caller reads.
+        folder: the prepared folder.
+        version: the folder format that the caller reads.
         content: 'corpus' or 'text', for messages.
 
     Raises:
-        InputError: it is missing, damaged or of another format; names the file and what to do.
+        InputError: the manifest is missing, damaged or of another format; the message names the file and the remedy.
     """
     path = folder / MANIFEST
     try:
@@ -80,7 +80,7 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
 
 
 def check_files(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
-    """Raises InputError unless every file has the bytes that the manifest tells; `content` as in `read_manifest`."""
+    """Raises InputError unless every file has the checksum of the manifest; `content` as in `read_manifest`."""
     for name, expected in manifest['files'].items():
         path = folder / name
         if not path.is_file():
@@ -90,7 +90,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], content: str) -> None
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Bytes and SHA-256 of every file below `folder`, by its path relative to it, sorted: the manifest's `files`."""
+    """Returns bytes and SHA-256 of every file below `folder`, by relative path, sorted: the manifest's `files`."""
     paths = sorted(path for path in folder.rglob('*') if path.is_file())
     return {
         path.relative_to(folder).as_posix(): {'bytes': path.stat().st_size, 'sha256': file_sha256(path)}
@@ -99,15 +99,15 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarray:
-    """The array of a file whose bytes are those of its manifest.
+    """Returns the array in a file, after its checksum was checked.
 
     Args:
         path: the file.
-        content: what it holds, in a word.
-        is_mapped: the array stays on disk until it is read, for those that are large.
+        content: 'corpus' or 'text', for messages.
+        is_mapped: memory-map the array, for large files.
 
     Raises:
-        InputError: it holds no plain numbers; a manifest, too, may be made to fit.
+        InputError: the file has no array of plain numbers, which a forged manifest makes possible.
     """
     try:
         return np.load(path, mmap_mode='r' if is_mapped else None, allow_pickle=False)
@@ -116,23 +116,23 @@ def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarr
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over everything in a manifest but its own `checksum`."""
+    """Returns the SHA-256 of a manifest without its field `checksum`."""
     return json_sha256({name: value for name, value in manifest.items() if name != 'checksum'})
 
 
 def json_sha256(value: Any) -> str:
-    """SHA-256 of a value as JSON with sorted names, as hex."""
+    """Returns the SHA-256 of a value as JSON with sorted names, in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
+    """Returns the SHA-256 of a file's bytes, in hex."""
     with path.open('rb') as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without line breaks."""
+    """Returns an error's message without line breaks."""
     return ' '.join(str(error).split())
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: they return results in the order of the tasks, and end with the process that started them."""
+"""Worker processes that return results in the order of the tasks, and end with their parent process."""
 
 import collections
 import multiprocessing
@@ -15,29 +15,29 @@ from efficient_attention.errors import InputError
 
 Task = TypeVar('Task')
 Result = TypeVar('Result')
-WAITING = 4  # tasks of each process that are handed out before the reader takes a result, so that no more are in memory
+WAITING = 4  # tasks per process that may wait for the reader, which limits the memory
 
 
 def usable_cores() -> int:
-    """The processor cores that this process may run on."""
+    """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def in_processes(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int, *, fault: str
 ) -> Iterator[Result]:
-    """Yields function(task) of each task, in order; the processes end with the reader.
+    """Yields function(task) of each task, in order; the processes end with the generator.
 
     Args:
-        function: of a module, or a `functools.partial` of one.
-        tasks: read a few ahead of the results.
-        processes: how many compute.
-        fault: the line to say where one of them dies.
+        function: a module-level function, or a `functools.partial` of one.
+        tasks: read a few tasks ahead of the results.
+        processes: number of worker processes.
+        fault: the error message if a process dies.
 
     Raises:
-        InputError: one of them died.
+        InputError: a process died.
     """
-    context = multiprocessing.get_context('spawn')  # a fork would copy JAX's threads in whatever state they are
+    context = multiprocessing.get_context('spawn')  # a fork would copy JAX's threads in an undefined state
     waiting: collections.deque[Future[Result]] = collections.deque()
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker)
     try:
@@ -54,16 +54,16 @@ def in_processes(
 
 
 def _start_worker() -> None:
-    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are the parallelism
+    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # processes already use all cores
     follow_parent()
 
 
 def follow_parent() -> None:
-    """Ends this worker as soon as its parent is gone; a killed parent would leave it running for ever.
+    """Ends this worker as soon as its parent is gone, so that a killed parent leaves no worker behind.
 
-    A thread waits for the parent's end. Linux's signal at a parent's death would come too early: it is tied to the
-    thread that started the process, and Grain starts its workers from threads of its own. Ctrl-C, which a terminal
-    sends to workers, too, is the parent's to answer.
+    A thread waits for the parent's end. Linux's parent-death signal would come too early: it follows the thread that
+    started the process, and Grain starts workers from its own threads. The worker ignores Ctrl-C, which a terminal
+    also sends to workers, because the parent handles it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""Texts in ArrayRecord files; a damaged file or record is named."""
+"""Reads texts from ArrayRecord files; errors name the damaged file or record."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +13,10 @@ RECORDS_AT_ONCE = 256
 
 
 def record_documents(files: Sequence[Path]) -> Iterator[str]:
-    """The records of ArrayRecord files, each the UTF-8 bytes of one document.
+    """Yields the records of ArrayRecord files; each record is the UTF-8 text of one document.
 
     Raises:
-        InputError: a file is not ArrayRecord or damaged, or a record is not UTF-8; names file and record.
+        InputError: a file is not ArrayRecord or is damaged, or a record is not UTF-8; names file and record.
     """
     for path in files:
         for number, record in enumerate(_records(path)):
@@ -33,4 +33,4 @@ def _records(path: Path) -> Iterator[bytes]:
     except (RuntimeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f'{path}: not a sound ArrayRecord file ({one_line(error)})') from None
+        raise InputError(f'{path}: not a valid ArrayRecord file ({one_line(error)})') from None

@@ -1,7 +1,7 @@
-"""Images as documents: the bytes of each one, row by row, each pixel's channels together; all of one shape.
+"""Reads images as documents: the bytes of each image, row by row with interleaved channels; all have one shape.
 
-images:<globs>                 files that Pillow reads, such as PNG and JPEG; glob by glob, each in the order of paths
-tfds:<name>[:<split>]#<field>  a TensorFlow Datasets set, without TensorFlow, e.g. tfds:cifar10#image
+images:<globs>                 files that Pillow reads, such as PNG and JPEG; glob by glob, sorted by path
+tfds:<name>[:<split>]#<field>  a TensorFlow Datasets dataset, without TensorFlow, e.g. tfds:cifar10#image
 """
 
 import functools
@@ -18,19 +18,19 @@ from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.data.sources.tfds import digest_texts, tfds_field, tfds_values
 from efficient_attention.errors import InputError
 
-MODES = {1: 'L', 3: 'RGB'}  # Pillow's names by the number of channels
+MODES = {1: 'L', 3: 'RGB'}  # channels -> Pillow's name
 Shape = tuple[int, ...]
 
 
 def open_images(text: str, shape: Shape) -> Source[bytes]:
-    """The images that a source's short text means; files are found now and read later.
+    """Returns the images of a source's text form; files are found now and read later.
 
     Args:
-        text: see above.
+        text: the text form, see the module docstring.
         shape: (height, width, channels) that every image must have; 1 or 3 channels.
 
     Raises:
-        InputError: unknown kind, or no file matches; later, an image that cannot be read or is of another shape.
+        InputError: unknown kind, or no file matches; later, an image that cannot be read or has another shape.
     """
     kind, _, rest = text.partition(':')
     opener = {'images': _open_files, 'tfds': _open_tfds}.get(kind)
@@ -43,7 +43,7 @@ def open_images(text: str, shape: Shape) -> Source[bytes]:
     return Source(text, lambda: hashlib.sha256(f'{kind} {digest()}'.encode()).hexdigest(), documents)
 
 
-_Opened = tuple[Callable[[], str], Callable[[], Iterator[bytes]]]  # digest of what is read; the images
+_Opened = tuple[Callable[[], str], Callable[[], Iterator[bytes]]]  # digest of the content; the images
 
 
 def _open_files(rest: str, shape: Shape) -> _Opened:
@@ -66,7 +66,7 @@ def _read_files(files: Sequence[Path], shape: Shape) -> Iterator[bytes]:
 
 def _read_file(path: Path, shape: Shape) -> bytes:
     height, width, channels = shape
-    with Image.open(path) as image:  # reads the header alone
+    with Image.open(path) as image:  # reads only the header
         if (image.height, image.width, image.mode) != (height, width, MODES[channels]):
             raise InputError(_misshapen(path, f'{image.height} x {image.width} {image.mode}', shape))
         return image.tobytes()

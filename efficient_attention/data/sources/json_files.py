@@ -1,4 +1,4 @@
-"""JSON files and rows of them, with every fault named by file, place and field."""
+"""Reads JSON files and JSON lines; errors name the file, place and field of every fault."""
 
 import json
 import math
@@ -17,12 +17,12 @@ _REQUIRED: Any = object()
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds, plain or .gz; raises InputError naming the file and the place in it."""
+    """Returns the value in a JSON file, plain or .gz; raises InputError, which names the file and place."""
     return _parsed(read_text(path), str(path))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
-    """(row, 'file: line 3') for each line of a file of JSON lines, plain or .gz; blank lines are skipped."""
+    """Yields (row, 'file: line 3') per line of a file of JSON lines, plain or .gz; skips blank lines."""
     for number, line in read_lines(path):
         if line.strip():
             where = f'{path}: line {number}'
@@ -30,10 +30,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
 
 
 def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
-    """The text in `field` of every row of JSON-lines files; blank lines are skipped.
+    """Yields the text in `field` of every row of JSON-lines files; skips blank lines.
 
     Raises:
-        InputError: a row is not a JSON object with a text in `field`; names file and line.
+        InputError: a row is not a JSON object with a text in `field`; the message names file and line.
     """
     for path in files:
         for row, where in read_json_lines(path):
@@ -41,17 +41,17 @@ def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
 
 
 def field_of(row: Any, name: str, kind: type, where: str, *, default: Any = _REQUIRED) -> Any:
-    """The value of a field of a JSON object.
+    """Returns the value of a field of a JSON object.
 
     Args:
-        row: what should be the object.
+        row: the object.
         name: the field.
         kind: str, int, bool, list or dict.
         where: file and place, for messages.
-        default: what a missing field gives; without one the field must be there.
+        default: result for a missing field; without a default the field is required.
 
     Raises:
-        InputError: no object, no such field, or a value of another kind; names place and field.
+        InputError: `row` is no object, has no such field, or a value of another kind; names place and field.
     """
     if not isinstance(row, dict):
         raise InputError(f'{where}: not a JSON object')
@@ -63,7 +63,7 @@ def field_of(row: Any, name: str, kind: type, where: str, *, default: Any = _REQ
 
 
 def checked(value: Any, kind: type, where: str) -> Any:
-    """`value`, which must be of `kind`; raises InputError."""
+    """Returns `value`; raises InputError where it is not of type `kind`."""
     is_right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not is_right:
         raise InputError(f'{where} is {kind_of(value)}, not {NAMES[kind]}')
@@ -73,7 +73,7 @@ def checked(value: Any, kind: type, where: str) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """What a value of JSON or TFDS is, in the words of messages: 'a list', 'null', 'a decimal number'."""
+    """Returns the kind of a JSON or TFDS value in words, for messages: 'a list', 'null', 'a decimal number'."""
     if value is None or isinstance(value, bool):
         return {None: 'null', True: 'true', False: 'false'}[value]
     if isinstance(value, float):
@@ -82,16 +82,16 @@ def kind_of(value: Any) -> str:
 
 
 def written(value: float) -> str:
-    """A float that is not finite, as JSON files write it: NaN, Infinity or -Infinity."""
+    """Returns a float that is not finite as JSON files write it: NaN, Infinity or -Infinity."""
     return json.dumps(value)
 
 
 def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:
-    """Raises InputError where two of the (id, place) have one id, which a file of predictions could not tell apart."""
+    """Raises InputError where two (id, place) pairs have the same id, which would be ambiguous in predictions."""
     places: dict[str, str] = {}
     for id, place in pairs:
         if id in places:
-            raise InputError(f"{place}: field 'id' is that of {places[id]} too")
+            raise InputError(f"{place}: field 'id' is the same as in {places[id]}")
         places[id] = place
 
 

@@ -1,14 +1,14 @@
-"""Opens the documents that a config's short text names: 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
+"""Opens a text source by its text form: 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
 
     stdlib                         documentation topics and docstrings of the running Python's standard library
-    text:<globs>                   plain, Markdown (front matter dropped), .gz or .bz2 files, a document a file
+    text:<globs>                   plain, Markdown (front matter dropped), .gz or .bz2 files, one document per file
     text:<globs>#paragraphs        the same files, documents separated by blank lines
-    jsonl:<globs>#<field>          JSON lines, plain, .gz or .bz2, a document a row
-    dump:<globs>                   XML dumps of Wikipedia, plain, .gz or .bz2, the running text of an article a document
-    arrayrecord:<globs>            records of UTF-8 text, a document a record
-    tfds:<name>[:<split>]#<field>  a TensorFlow Datasets set, without TensorFlow; split 'train' by default
+    jsonl:<globs>#<field>          JSON lines, plain, .gz or .bz2, one document per row
+    dump:<globs>                   XML dumps of Wikipedia, plain, .gz or .bz2, one document per article, without markup
+    arrayrecord:<globs>            records of UTF-8 text, one document per record
+    tfds:<name>[:<split>]#<field>  a TensorFlow Datasets dataset, without TensorFlow; split 'train' by default
 
-<globs> is one glob or several with commas between.
+<globs> is one glob or several, separated by commas.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ Document = TypeVar('Document', str, bytes)
 
 @dataclasses.dataclass(frozen=True)
 class Source(Generic[Document]):
-    """Documents that can be read again and again, always the same ones in the same order.
+    """Documents that can be read repeatedly, always the same documents in the same order.
 
     Attributes:
-        text: the short text.
-        digest: reads what identifies the content; SHA-256 hex.
-        documents: the documents' texts, none of them blank; or the bytes of images (images.py).
+        text: the text form.
+        digest: a function that reads the content and returns its SHA-256 in hex.
+        documents: a function that yields texts, none of them blank, or the bytes of images (images.py).
     """
 
     text: str
@@ -51,11 +51,11 @@ class Source(Generic[Document]):
 
 
 def open_source(text: str, field: str = 'data.source') -> Source[str]:
-    """The source that a short text means; files are found now and read later.
+    """Returns the source of a text form; files are found now and read later.
 
     Args:
-        text: a kind and what it takes.
-        field: whose text it is, for messages.
+        text: the text form, see the module docstring.
+        field: its config field, for messages.
 
     Raises:
         InputError: unknown kind or suffix, or no file matches.
@@ -76,7 +76,7 @@ def open_source(text: str, field: str = 'data.source') -> Source[str]:
 
 _Opened = tuple[
     str, Callable[[], str], Callable[[], Iterable[str]]
-]  # how it is read; digest of what is read; documents
+]  # kind and options; digest of the content; documents
 
 
 def _open_stdlib(_rest: str) -> _Opened:
@@ -102,7 +102,7 @@ def _open_json(rest: str) -> _Opened:
 
 
 def _open_dump(rest: str) -> _Opened:
-    from efficient_attention.data.sources.wikipedia_dump import dump_documents  # loads a parser that others do without
+    from efficient_attention.data.sources.wikipedia_dump import dump_documents  # only dumps need its parser
 
     files = find_files(rest)
     return 'dump', functools.partial(digest_files, files), functools.partial(dump_documents, files)
@@ -118,7 +118,7 @@ def _open_tfds(rest: str) -> _Opened:
     return 'tfds', lambda: digest_texts(documents()), documents
 
 
-KINDS = {  # by the word before the colon: how it is written
+KINDS = {  # kind, the word before the colon -> its text form
     'stdlib': 'stdlib',
     'text': 'text:<glob>[#paragraphs]',
     'jsonl': 'jsonl:<glob>#<field>',

@@ -1,6 +1,6 @@
-"""The embedded corpus: the English that every Python carries, its documentation topics and docstrings.
+"""The embedded corpus: English documentation topics and docstrings of the running Python's standard library.
 
-Nothing is downloaded and no module is run: the files are parsed. Another Python version gives another corpus.
+Nothing is downloaded and no module is executed: the files are parsed. Another Python version has another corpus.
 """
 
 import ast
@@ -12,26 +12,26 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-TOPICS = 'pydoc_data/topics.py'  # what `help('topics')` shows: the language reference as plain text
+TOPICS = 'pydoc_data/topics.py'  # source of `help('topics')`: the language reference as plain text
 SKIPPED_FOLDERS = frozenset({'test', 'tests', 'idle_test', 'site-packages', 'dist-packages', '__pycache__'})
-MIN_WORDS = 8  # shorter docstrings ('Return self.') teach nothing and fill no row
+MIN_WORDS = 8  # shorter docstrings ('Return self.') teach a model nothing
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def stdlib_files(root: Path | None = None) -> tuple[Path, ...]:
-    """The .py files of the running Python's standard library (or below `root`), without tests, sorted by path."""
+    """Returns the .py files of the standard library (or below `root`), without tests, sorted by path."""
     root = root or Path(sysconfig.get_path('stdlib'))
     found: list[Path] = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]  # os.walk enters only what is left
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]  # os.walk enters only the rest
         found += [Path(folder, name) for name in files if name.endswith('.py')]
     return tuple(sorted(found))
 
 
-@functools.lru_cache(maxsize=1)  # to parse them takes seconds, and each split of a set reads all; two megabytes
+@functools.lru_cache(maxsize=1)  # parsing takes seconds, and each split reads all files; the texts take 2 MB
 def stdlib_documents(files: tuple[Path, ...]) -> tuple[str, ...]:
-    """Each documentation topic and docstring of the files, in their order, without repeats and near-empty ones."""
+    """Returns all documentation topics and docstrings of the files in order, without repeats and very short ones."""
     texts = (_topics if path.as_posix().endswith(TOPICS) else _docstrings for path in files)
     found = dict.fromkeys(text for read, path in zip(texts, files, strict=True) for text in read(_parse(path)))
     return tuple(text for text in found if _word_count(text) >= MIN_WORDS)
@@ -39,10 +39,10 @@ def stdlib_documents(files: tuple[Path, ...]) -> tuple[str, ...]:
 
 def _parse(path: Path) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # invalid escapes in old files; not ours to mend
+        warnings.simplefilter('ignore')  # invalid escapes in old files, which we cannot repair
         try:
             return ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # some Pythons ship files that are deliberately broken
+        except (SyntaxError, ValueError):  # some Pythons ship deliberately broken files
             return ast.Module(body=[], type_ignores=[])
 
 
@@ -58,7 +58,7 @@ def _docstrings(module: ast.Module) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[Documented]:
-    """The module, classes and functions at or below `node`, in the order of a reader."""
+    """Yields the module, classes and functions at or below `node`, in source order."""
     if isinstance(node, Documented):
         yield node
     for block in (
@@ -67,7 +67,7 @@ def _definitions(node: ast.AST) -> Iterator[Documented]:
         'cases',
         'orelse',
         'finalbody',
-    ):  # statements alone: ast.walk takes 5 times as long
+    ):  # only statements: ast.walk takes 5 times as long
         for inner in getattr(node, block, ()):
             yield from _definitions(inner)
 

@@ -1,8 +1,8 @@
-"""Rows with named columns: CSV, TSV and JSON lines, each plain or .gz, folders of texts, and TFDS data sets.
+"""Reads rows with named columns: CSV, TSV and JSON lines, plain or .gz, folders of texts, and TFDS datasets.
 
-CSV fields may stand in double quotes and then hold commas and line ends; in TSV a quote is a character like any other
-(GLUE's files hold single ones). A *.txt file is one row: 'text' is what it holds, 'label' the name of its folder and
-'id' its own name, as IMDB is laid out. Every fault names the file, the line as an editor counts it, and the column.
+CSV fields in double quotes may contain commas and line ends. In TSV a quote is an ordinary character, because GLUE's
+files have single ones. A *.txt file is one row: 'text' is its content, 'label' the name of its folder, and 'id' its own
+name, as in IMDB. Errors name the file, the line as an editor counts it, and the column.
 """
 
 import csv
@@ -21,9 +21,9 @@ from efficient_attention.errors import InputError
 SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')
 TFDS = 'tfds:'
 TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')  # ':1.0.0' is a version, part of the name
-LARGEST_FIELD = 2**31 - 1  # characters; the csv module stops at 131,072, which a book exceeds
+LARGEST_FIELD = 2**31 - 1  # characters; the csv module's limit of 131,072 is too small for a book
 
-CSV_FAULTS = {  # what Python's csv module says -> in plain words
+CSV_FAULTS = {  # message of Python's csv module -> plain words
     'unexpected end of data': 'a double quote opens a field and none closes it',
     "expected after '\"'": 'text stands behind a closing double quote',
 }
@@ -36,11 +36,11 @@ class TableRow:
     """One row of a table.
 
     Attributes:
-        file: its path, or 'tfds:name:split'.
-        place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS data set.
-        values: column -> text; JSON lines and TFDS have other values too.
-        class_names: of TFDS columns that hold numbers of named classes.
-        header: the line that names the columns; 0 = no line does.
+        file: path of the file, or 'tfds:name:split'.
+        place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS dataset.
+        values: column -> text; JSON lines and TFDS have other values, too.
+        class_names: TFDS column -> names of its numbered classes.
+        header: number of the line with the column names; 0 = there is none.
     """
 
     file: str
@@ -51,18 +51,18 @@ class TableRow:
 
     @property
     def where(self) -> str:
-        """File and place, for messages."""
+        """Returns file and place, for messages."""
         return f'{self.file}: {self.place}'
 
     def value(self, column: str) -> Any:
-        """What stands in a column; raises InputError that lists the known ones where there is no such column."""
+        """Returns the value in a column; for an unknown column raises InputError with the known ones."""
         if column not in self.values:
             where = f'{self.file}: line {self.header}' if self.header else self.where
             raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
         return self.values[column]
 
     def text(self, column: str, *, may_be_empty: bool = False) -> str:
-        """The text in a column.
+        """Returns the text in a column.
 
         Raises:
             InputError: no such column, no text in it, or nothing but spaces.
@@ -77,18 +77,18 @@ class TableRow:
         return value
 
     def label(self, column: str) -> str | None:
-        """The name in a column without spaces around; None where it holds nothing.
+        """Returns the label in a column without surrounding spaces; None where the field is empty.
 
-        A number of JSON or TFDS is the text of its value: 1, 1.0 and 1e0 are all '1'. A text stays as it stands.
+        A number of JSON or TFDS becomes the text of its value: 1, 1.0 and 1e0 are all '1'. A text is not changed.
 
         Raises:
-            InputError: no such column, or what it holds is NaN, infinite, a list or an object.
+            InputError: there is no such column, or its value is NaN, infinite, a list or an object.
         """
         value = self.value(column)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
-            return self.class_names[column][value] if value >= 0 else None  # TFDS writes -1 where labels are withheld
+            return self.class_names[column][value] if value >= 0 else None  # TFDS has -1 for hidden labels
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InputError(f'{self.where}: field {column!r} is {written(value)}, not a text or a finite number')
@@ -99,33 +99,33 @@ class TableRow:
 
 
 def source_names(sources: str) -> list[str]:
-    """The files that comma-separated globs stand for, and the TFDS splits among them as they are, without repeats.
+    """Returns the files of comma-separated globs, and TFDS splits among them unchanged, without repeats.
 
     Raises:
-        InputError: a glob matches no file, or a TFDS data set comes without a split.
+        InputError: a glob matches no file, or a TFDS dataset has no split.
     """
     names: list[str] = []
     for source in filter(None, (part.strip() for part in sources.split(','))):
         if not source.startswith(TFDS):
             names += map(str, find_files(source))
         else:
-            tfds_parts(source)  # raises where it has no split
+            tfds_parts(source)  # raises an error if there is no split
             names.append(source)
     return list(dict.fromkeys(names))
 
 
 def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | None = None) -> Iterator[TableRow]:
-    """The rows of one file or TFDS split, in order; blank lines are skipped.
+    """Returns the rows of one file or TFDS split, in order; blank lines are skipped.
 
     Args:
         name: one of `source_names`.
-        columns: names for a CSV or TSV file that has no header; () = its first line names them.
-        faults: collects what is wrong with rows of more or fewer fields than there are columns, which are then left
-            out; None = such a row is an error.
+        columns: column names of a CSV or TSV file without header; () = its first line has the names.
+        faults: collects messages on rows with too many or too few fields, and skips these rows; None = such a row is
+            an error.
 
     Raises:
-        InputError: an unknown kind of file, an empty one, a header that names a column twice, a row with more or fewer
-            fields than the header, quotes or JSON that do not close.
+        InputError: an unknown kind of file, an empty file, a header with a column twice, a row with more or fewer
+            fields than the header, unclosed quotes or JSON.
     """
     if name.startswith(TFDS):
         return _tfds_table(name)
@@ -142,7 +142,7 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
 
 
 def read_tables(sources: str, *, columns: Sequence[str] = ()) -> Iterator[TableRow]:
-    """The rows of all `sources`, one after another; arguments and errors as `source_names` and `read_table`."""
+    """Yields the rows of all `sources` in order; arguments and errors as `source_names` and `read_table`."""
     for name in source_names(sources):
         yield from read_table(name, columns=columns)
 
@@ -179,7 +179,7 @@ def _csv_fields(path: Path) -> Fields:
     csv.field_size_limit(LARGEST_FIELD)
     reader = csv.reader((f'{line}\n' for _, line in read_lines(path)), strict=True)
     while True:
-        first = reader.line_num + 1  # a quoted field may run over several lines
+        first = reader.line_num + 1  # a quoted field may cover several lines
         try:
             fields = next(reader)
         except StopIteration:
@@ -209,7 +209,7 @@ def _tfds_table(name: str) -> Iterator[TableRow]:
 
 
 def tfds_parts(name: str) -> tuple[str, str]:
-    """Data set and split of 'tfds:<name>[/<config>]:<split>'; raises InputError where there is no split."""
+    """Returns dataset and split of 'tfds:<name>[/<config>]:<split>'; raises InputError where there is no split."""
     match = TFDS_SPLIT.fullmatch(name)
     if match is None:
         raise InputError(f'{name}: no split; write tfds:<name>[/<config>]:<split>, such as {name}:train')
@@ -218,5 +218,5 @@ def tfds_parts(name: str) -> tuple[str, str]:
 
 def _plain(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
-        return decode(value, where, offset=1)  # offset 1: TFDS texts have no byte order mark to take away
+        return decode(value, where, offset=1)  # a nonzero offset: TFDS texts have no byte order mark to remove
     return value.item() if hasattr(value, 'item') and getattr(value, 'ndim', 0) == 0 else value

@@ -1,4 +1,4 @@
-"""Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
+"""Finds and reads source files: globs, gzip, UTF-8; every error names the file and the place in it."""
 
 import bz2
 import functools
@@ -14,23 +14,23 @@ from typing import Any, Self, TypeVar
 
 from efficient_attention.errors import InputError
 
-MOST_BYTES = 2**31  # of a file that is read as one text
+MOST_BYTES = 2**31  # most bytes of a file that is read as one text
 MOST_OF_A_LINE = 2**28  # bytes; text8, one line, has 10^8
-PIECE = 2**20  # bytes that are read at a time, so that a limit is met before a whole line or file is in memory
+PIECE = 2**20  # bytes read at a time, so that limits apply before a whole line or file is in memory
 # Limits of a packed file: it may unpack to ROOM bytes or MOST_RATIO times its size. Text shrinks to a third or a tenth,
 # very repetitive text to a fiftieth. Gigabytes of one letter shrink to a thousandth, and are refused.
 ROOM, MOST_RATIO = 2**26, 100
 Read = TypeVar('Read')
-PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # by the end of a file's name
+PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # suffix -> opener
 
 
 def find_files(patterns: str) -> tuple[Path, ...]:
-    """The files that match any of the comma-separated globs, without repeats, sorted by path.
+    """Returns the files that match any of the comma-separated globs, without repeats, sorted by path.
 
-    `**` crosses folders and `~` is the home folder. A comma inside a path is written `?`.
+    `**` crosses folders and `~` is the home folder. Write `?` for a comma inside a path.
 
     Raises:
-        InputError: one of the globs matches no file.
+        InputError: a glob matches no file.
     """
     found: set[str] = set()
     for pattern in (os.path.expanduser(part.strip()) for part in patterns.split(',')):
@@ -43,20 +43,20 @@ def find_files(patterns: str) -> tuple[Path, ...]:
 
 
 def digest_files(paths: Sequence[Path]) -> str:
-    """SHA-256 over the files' bytes and suffixes in order; not over their names, so a moved folder keeps its digest."""
+    """Returns the SHA-256 over the bytes and suffixes of files in order; names do not count, so folders may move."""
     total = hashlib.sha256()
     for path in paths:
         with _opened(path, unpack=False) as file:
             content = _reading(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
-        total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how it is read
+        total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how the file is read
     return total.hexdigest()
 
 
 def read_text(path: Path) -> str:
-    """A file's text, UTF-8 with or without byte order mark, unpacked when its name ends in .gz or .bz2.
+    """Returns a file's text: UTF-8 with or without byte order mark, unpacked if its name ends in .gz or .bz2.
 
     Raises:
-        InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
+        InputError: the file cannot be read, or is not UTF-8; the message names the byte.
     """
     with _opened(path) as file:
         data = b''.join(_pieces(path, file.read, MOST_BYTES, 'one text'))
@@ -64,7 +64,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end) of a UTF-8 file, one at a time; raises as `read_text` does."""
+    """Yields (line number from 1, line without its end) of a UTF-8 file; raises InputError as `read_text`."""
     offset = 0
     with _opened(path) as file:
         for number in itertools.count(1):
@@ -76,21 +76,21 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_chunks(path: Path, size: int = 2**20) -> Iterator[bytes]:
-    """The bytes of a file, at most `size` at a time, unpacked as in `read_text`, with the errors of a file there."""
+    """Yields the bytes of a file, at most `size` at a time, unpacked and with errors as in `read_text`."""
     with _opened(path) as file:
         yield from iter(lambda: _reading(path, lambda: file.read(size)), b'')
 
 
 def decode(data: bytes, where: str, offset: int = 0) -> str:
-    """UTF-8 `data` as text, without a byte order mark at offset 0.
+    """Returns UTF-8 `data` as text, without a byte order mark at offset 0.
 
     Args:
         data: bytes that start `offset` bytes into `where`.
-        where: the file's name, for the message.
+        where: name of the file, for the message.
         offset: bytes before `data`.
 
     Raises:
-        InputError: bytes that are not UTF-8; names the first one's offset in the (unpacked) file.
+        InputError: bytes that are not UTF-8; the message has the first one's offset in the (unpacked) file.
     """
     try:
         text = data.decode('utf-8')
@@ -109,18 +109,18 @@ def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
 
 
 class _Unpacked:
-    """A packed file; reading it beyond the limit for its size raises InputError."""
+    """A packed file; reading beyond the limit for its size raises InputError."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, PACKED[path.suffix](path)
         self._most, self._read = max(ROOM, MOST_RATIO * path.stat().st_size), 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes, unpacked; raises InputError where they are too many for a file of this size."""
+        """Returns the next bytes, unpacked; raises InputError where they are too many for a file of this size."""
         return self._counted(self._file.read(size))
 
     def readline(self, size: int) -> bytes:
-        """Like `read`, but stops at the end of a line."""
+        """Returns the next bytes as `read` does, but stops at the end of a line."""
         return self._counted(self._file.readline(size))
 
     def _counted(self, data: bytes) -> bytes:
@@ -141,7 +141,7 @@ class _Unpacked:
 
 
 def _pieces(path: Path, read: Callable[[int], bytes], most: int, what: str, *, end: bytes = b'') -> Iterator[bytes]:
-    """A whole file, or a line of it that ends with `end`, in pieces; raises InputError beyond `most` bytes."""
+    """Yields a whole file, or one line that ends with `end`, in pieces; raises InputError beyond `most` bytes."""
     size, piece = 0, b''
     while not (end and piece.endswith(end)) and (piece := _reading(path, functools.partial(read, PIECE))):
         size += len(piece)

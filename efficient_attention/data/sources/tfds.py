@@ -1,4 +1,4 @@
-"""TensorFlow Datasets, read without TensorFlow."""
+"""Reads datasets of TensorFlow Datasets (TFDS) without TensorFlow."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w.+-]+)*(:[\d.*]+)?')
 
 
 def tfds_field(text: str) -> tuple[str, str, str]:
-    """Name, split and field in '<name>[:<split>]#<field>'; raises InputError where one is missing."""
+    """Returns name, split and field of '<name>[:<split>]#<field>'; raises InputError where one is missing."""
     name, _, field = text.partition('#')
     if not name or not field:
         raise InputError('name or field is missing; write tfds:<name>[:<split>]#<field>')
@@ -27,15 +27,15 @@ def tfds_field(text: str) -> tuple[str, str, str]:
 
 
 def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
-    """The text in `field` of every row of a TFDS data set that was prepared as ArrayRecord, read without TensorFlow.
+    """Yields the text in `field` of every row of a TFDS dataset that was prepared as ArrayRecord.
 
     Args:
-        name: as TFDS knows it, e.g. 'imdb_reviews' or 'wikipedia/20230601.en:1.0.0'.
+        name: the TFDS name, e.g. 'imdb_reviews' or 'wikipedia/20230601.en:1.0.0'.
         split: e.g. 'train' or 'train[:10%]'.
         field: a text feature.
 
     Raises:
-        InputError: TFDS is not installed, has no such data set or split, or the rows have no such text.
+        InputError: TFDS is not installed, has no such dataset or split, or the rows have no such text.
     """
     for index, text in enumerate(tfds_values(name, split, field)):
         if not isinstance(text, str | bytes):
@@ -44,7 +44,7 @@ def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
 
 
 def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
-    """What `field` of every row of a TFDS data set holds; arguments and errors as for `tfds_documents`."""
+    """Yields the value of `field` in every row of a TFDS dataset; arguments and errors as `tfds_documents`."""
     rows = tfds_rows(name, split)
     for index in range(len(rows)):
         row = rows[index]
@@ -54,7 +54,7 @@ def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
 
 
 def tfds_rows(name: str, split: str) -> Sequence[dict]:
-    """The rows of a split; raises InputError where there is no such set, or it would run code of somebody else's."""
+    """Returns the rows of a split; raises InputError where the dataset is missing or would run foreign code."""
     check_data_set(name)
     try:
         import tensorflow_datasets as tfds  # optional, and slow to import
@@ -67,9 +67,9 @@ def tfds_rows(name: str, split: str) -> Sequence[dict]:
 
 
 def check_data_set(name: str) -> None:
-    """Raises InputError where opening a data set would import modules that its name or its files choose.
+    """Raises InputError where opening a dataset would import modules that its name or its files choose.
 
-    TFDS takes 'space:name' for the code of a community, and imports what features.json gives as the class of a feature.
+    TFDS takes 'space:name' for a community's code, and imports the class that features.json gives for a feature.
     """
     if not DATA_SET.fullmatch(name):
         raise InputError(
@@ -87,7 +87,7 @@ def check_data_set(name: str) -> None:
 
 
 def classes_of(features: Any) -> Iterator[str]:
-    """The Python classes that a features.json names, in the forms of old and of new releases."""
+    """Yields the Python classes in a features.json, in the forms of old and new TFDS releases."""
     pairs = (
         features.items() if isinstance(features, dict) else enumerate(features if isinstance(features, list) else ())
     )
@@ -99,7 +99,7 @@ def classes_of(features: Any) -> Iterator[str]:
 
 
 def digest_texts(texts: Iterator[str] | Iterator[bytes]) -> str:
-    """SHA-256 over the texts, or the bytes of images, and their order."""
+    """Returns the SHA-256 over texts, or bytes of images, and their order."""
     total = hashlib.sha256()
     for text in texts:
         content = text.encode('utf-8', 'surrogatepass') if isinstance(text, str) else text

@@ -1,7 +1,7 @@
-"""Articles of MediaWiki's XML dumps (enwiki-latest-pages-articles.xml.bz2 and its parts) as plain text.
+"""Reads articles of MediaWiki's XML dumps (enwiki-latest-pages-articles.xml.bz2 and its parts) as plain text.
 
-As for BERT (Devlin et al. 2018, arXiv 1810.04805, section 3.1) only running text is kept: no lists, tables or headings.
-The file is read as a stream, a page in memory at a time.
+As for BERT (Devlin et al. 2018, arXiv 1810.04805, section 3.1), only running text is kept: no lists, tables or
+headings. The file is a stream, with one page in memory at a time.
 """
 
 import re
@@ -16,17 +16,17 @@ from mwparserfromhell import nodes
 from efficient_attention.data.sources.text_files import read_chunks
 from efficient_attention.errors import InputError
 
-PAGE_CHARACTERS = 2**24  # of one page's text; MediaWiki itself saves at most 2 MiB
-# Tags, links and tables of a page beyond so many are dropped before it is parsed, whose time grows with the square of
-# unclosed ones (20,000 '<ref>' take a minute); articles have some thousand.
+PAGE_CHARACTERS = 2**24  # most characters of one page; MediaWiki itself saves at most 2 MiB
+# Most tags, links and tables of a page; if it has more, all of this kind are removed before parsing. Parse time grows
+# with the square of unclosed tags (20,000 '<ref>' take a minute); articles have a few thousand.
 MOST = ((re.compile('<(?=[a-z])', re.I), 10_000), (re.compile(r'\[?[a-z]+://\S*'), 5_000), (re.compile(r'{\|'), 2_000))
 NAMESPACE = re.compile(r':?(file|image|category|media|wikipedia|help|portal|template|[a-z]{2,3}(-[a-z]+)?):', re.I)
 WITHOUT_TEXT = frozenset('ref references gallery table math score timeline imagemap syntaxhighlight source'.split())
 LIST_ITEMS = frozenset(('li', 'dd', 'dt'))
-ITEM = '\x00'  # stands where a list item begins
+ITEM = '\x00'  # marks the start of a list item
 BEHAVIOUR = re.compile(r'__[A-Z]+__')
 STYLE = re.compile(r"'{2,}")
-# What templates leave at the two ends of a bracket, and of a whole one. Bounded, else a line of commas takes for ever.
+# Punctuation that removed templates leave at the ends of a bracket. Bounded, else long runs of commas take for ever.
 OPENED = re.compile(r'\((?: ?[,;:]){1,9} ?')
 CLOSED = re.compile(r'(?: ?[,;:]){1,9} ?\)')
 EMPTY_BRACKETS = re.compile(r' ?\( ?\)')
@@ -34,7 +34,7 @@ SPACES = re.compile(r'[ \t\xa0]+')
 
 
 class Page(NamedTuple):
-    """What a dump says of a page."""
+    """A page of a dump."""
 
     title: str
     namespace: str  # '0' = articles
@@ -44,12 +44,12 @@ class Page(NamedTuple):
 
 
 def dump_documents(files: Sequence[Path]) -> Iterator[str]:
-    """The running text of every article of dumps, plain, .gz or .bz2, paragraphs with a blank line between.
+    """Yields the running text of every article of dumps, plain, .gz or .bz2; blank lines separate paragraphs.
 
-    Redirects and pages of other namespaces are left out.
+    Redirects and pages of other namespaces are skipped.
 
     Raises:
-        InputError: a file is no XML, is cut, or declares entities; names the file and the line.
+        InputError: a file is no XML, is truncated, or declares entities; the message names the file and the line.
     """
     for path in files:
         for page in read_pages(path):
@@ -58,7 +58,7 @@ def dump_documents(files: Sequence[Path]) -> Iterator[str]:
 
 
 def read_pages(path: Path) -> Iterator[Page]:
-    """The pages of one dump, in its order; raises InputError as `dump_documents`."""
+    """Yields the pages of one dump in order; raises InputError as `dump_documents`."""
     reader = _PageReader(str(path))
     for chunk in read_chunks(path):
         yield from reader.feed(chunk)
@@ -66,7 +66,7 @@ def read_pages(path: Path) -> Iterator[Page]:
 
 
 def plain_text(wikitext: str) -> str:
-    """The running text of an article's markup; '' where there is none."""
+    """Returns the running text of an article's markup; '' where there is none."""
     for mark, most in MOST:
         if sum(1 for _ in mark.finditer(wikitext)) > most:
             wikitext = mark.sub(' ', wikitext)
@@ -82,7 +82,7 @@ def _clean(line: str) -> str:
 
 
 def _text_of(node: Any) -> str:
-    """The text of a node of mwparserfromhell's tree, with ITEM at the beginning of what is a list item's line."""
+    """Returns the text of a node of mwparserfromhell's tree, with ITEM at the start of a list item's line."""
     match node:
         case nodes.Text():
             return str(node.value)
@@ -113,7 +113,7 @@ def _inner(code: Any) -> str:
 
 
 class _PageReader:
-    """Gathers the fields of each page from expat's events."""
+    """A collector of each page's fields from expat's events."""
 
     FIELDS = frozenset(('title', 'ns', 'model', 'text'))
 
@@ -121,7 +121,7 @@ class _PageReader:
         self._where = where
         self._pages: list[Page] = []
         self._fields: dict[str, list[str]] = {}
-        self._open: list[str] | None = None  # the text of the field that is being read
+        self._open: list[str] | None = None  # the text of the current field
         self._characters = 0
         self._is_redirect = False
         self._parser = expat.ParserCreate()
@@ -132,7 +132,7 @@ class _PageReader:
         self._parser.StartDoctypeDeclHandler = self._refuse_entities
 
     def feed(self, chunk: bytes, *, is_last: bool = False) -> list[Page]:
-        """Reads on; returns the pages that are complete now."""
+        """Parses the next bytes; returns the pages that are complete now."""
         try:
             self._parser.Parse(chunk, is_last)
         except expat.ExpatError as error:
@@ -170,4 +170,6 @@ class _PageReader:
 
     def _refuse_entities(self, *declaration: object) -> None:
         del declaration
-        raise InputError(f'{self._where}: line {self._parser.CurrentLineNumber}: a document type, which dumps lack')
+        raise InputError(
+            f'{self._where}: line {self._parser.CurrentLineNumber}: a document type declaration, which dumps never have'
+        )

@@ -1,1 +1,1 @@
-"""Running text for language models: ids on disk, and rows of consecutive tokens."""
+"""Continuous text for language models: ids on disk, and rows of consecutive tokens."""

@@ -1,6 +1,6 @@
-"""Batches of a text for language models: the same on any number of hosts and after any restart.
+"""Batches of a text for language models, the same for any number of hosts and after any restart.
 
-The step decides which rows of the text (rows.py) a batch has, so the step is the whole state of the input.
+Only the step determines the rows of a batch (rows.py), so the step is the whole state of the input.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ Batch = dict[str, np.ndarray]
 
 
 def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, steps: range) -> Iterator[Batch]:
-    """The block [batch_size / process_count, L] of the global batch of each step.
+    """Yields a process's block [batch_size / process_count, L] of the global batch of each step.
 
-    With the kind 'streams' row r reads one stretch of the text, targets / batch_size long, in order and again from
-    its start when less than a row is left of it; its segment numbers differ from one reading to the next. With
-    'windows' each row starts anywhere, from (seed, step, r). Images are never cut.
+    With 'streams', row r reads one part of the text, targets / batch_size long, in order. It starts again when less
+    than a row is left, and each pass over the part has different segment numbers. With 'windows', each row starts at
+    a position sampled from (seed, step, r). Images are never cut.
 
     Raises:
         InputError: the text is too short for the batch.
@@ -32,12 +32,12 @@ def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, 
 
 
 def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None = None) -> Iterator[Batch]:
-    """Every target predicted exactly once; all processes yield equally many batches.
+    """Yields batches in which every target is predicted exactly once; all processes yield equally many batches.
 
-    Rows are windows of `rows.length` tokens, each `stride` further on: independent segments where both are the same
-    (the default), else each row after the first predicts its last `stride` tokens, all with at least length - stride
-    tokens before them. The last row is as short as the text leaves it; it and the last batch are filled up with weight
-    0.
+    Rows are windows of `rows.length` tokens that move by `stride` tokens. If both are equal (the default), rows are
+    independent segments. Otherwise each row after the first predicts its last `stride` tokens, all after at least
+    length - stride tokens of context. The last row ends with the text; padding of weight 0 completes it and the last
+    batch.
 
     Raises:
         InputError: there is nothing to predict.
@@ -52,12 +52,12 @@ def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None =
 
 
 def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batch]:
-    """Every target exactly once, in the order of the text: batch t has segment t of each stream of the block.
+    """Yields batches with every target exactly once, in text order: batch t has segment t of each stream of the block.
 
-    The targets are cut into equal stretches one after another, a stream for each row of the global batch; the last ones
-    are shorter or empty. The first target of a stretch is predicted from the token before it. Rows are filled up with
-    weight 0 where a stream has ended. The same segment number in rows of one stream means the same document, or with
-    `cut_at_documents=False` any.
+    The targets are cut into consecutive parts of equal length, one stream per row of the global batch; the last parts
+    may be shorter or empty. The first target of a part is predicted from the token before it. Padding of weight 0
+    completes rows whose stream has ended. Equal segment numbers in rows of one stream mean the same document; with
+    `cut_at_documents=False` all numbers are equal.
 
     Raises:
         InputError: there is nothing to predict.
@@ -73,12 +73,12 @@ def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batc
 
 
 def _numbers(block: HostBlock) -> range:
-    """Which rows of the global batch the block has."""
+    """Returns the row numbers of the block in the global batch."""
     return range(block.process_index * block.rows, (block.process_index + 1) * block.rows)
 
 
 def _evaluated(rows: TextRows, number: int, windows: int, stride: int) -> Row:
-    """The row of window `number`, where what the window before has predicted weighs 0; padding beyond the last one."""
+    """Returns the row of window `number`, with weight 0 for targets of earlier windows; padding after the last one."""
     row = rows.row(number * stride if number < windows else rows.targets)
     if number:
         row['weights'][: rows.length - stride] = 0
@@ -96,7 +96,7 @@ def _check_targets(rows: TextRows) -> None:
 
 def _stream(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
     stretch = rows.targets // rows.grain // batch_size * rows.grain
-    steps = stretch // rows.length  # of one reading
+    steps = stretch // rows.length  # per pass over the part
     if not steps:
         raise InputError(_too_short(rows, batch_size))
     return lambda step, row: rows.row(row * stretch + step % steps * rows.length, reading=step // steps)

@@ -1,4 +1,4 @@
-"""Writes the ids of a source's text into the cache, once: a hash of the text and the settings names the folder."""
+"""Writes the ids of a source's text into the cache once; a hash of text and settings names the folder."""
 
 import collections
 import functools
@@ -38,20 +38,20 @@ from efficient_attention.data.text.units import (
 )
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 
-RULES = 1  # of splits, units and separators; a change of them is a new text
+RULES = 1  # version of splits, units and separators; a new version means a new text
 
 
 def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedText:
-    """The text of a config as ids: from the cache where it is there, else built and cached.
+    """Returns the text of a config as ids; builds and caches it if it is not in the cache.
 
     Args:
-        config: `source`, `units`, `splitting`, `held_out`, `test` and `cache` are read, with tokenizer units also
-            `tokenizer`, `vocab_size` and `lowercase`, with words `min_count` and `lowercase`, with pixels
+        config: `source`, `units`, `splitting`, `held_out`, `test` and `cache` are read. Tokenizer units also read
+            `tokenizer`, `vocab_size` and `lowercase`; words read `min_count` and `lowercase`; pixels read
             `image_shape`.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
-        InputError: the source, the tokenizer or the cached folder is not as it should be; one line says what.
+        InputError: the source, the tokenizer or the cached folder is invalid; the message has one line.
     """
     tokenizer = loaded_tokenizer(config) if config.units == 'tokenizer' else None
     source = _open(config)
@@ -86,7 +86,7 @@ def _settings(config: DataConfig) -> dict[str, Any]:
 
 
 def _learn(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> Units:
-    """The units of the config, from the train split alone where they are learned."""
+    """Returns the units of the config; learned units use only the train split."""
     if config.units in ('bytes', 'pixels'):
         return Bytes() if config.units == 'bytes' else Pixels()
     progress.start('learning the vocabulary')
@@ -112,7 +112,7 @@ def _count_words(texts_by_split: SplitTexts, *, lowercase: bool) -> collections.
 
 
 def _training_texts(texts_by_split: SplitTexts) -> Iterator[str]:
-    """The texts of the train split and the separators between them."""
+    """Yields the texts of the train split, and the separators between them."""
     is_first = True
     for split, text in texts_by_split():
         if split == 'train' and isinstance(text, str):
@@ -136,7 +136,7 @@ def _write(folder: Path, texts_by_split: SplitTexts, units: Units, progress: Pro
 
 
 class IdsWriter:
-    """Writes the ids of one split, a document after another."""
+    """Writes the ids of one split, document by document."""
 
     def __init__(self, folder: Path, split: str, units: Units) -> None:
         self.unigram_counts = np.zeros(units.size, np.int64)
@@ -147,7 +147,7 @@ class IdsWriter:
         self._file = ids_path(folder, split).open('wb')
 
     def add(self, text: Text) -> None:
-        """Appends a document, or what of one belongs to the split, with the separator before it."""
+        """Appends a document, or the part of it in this split, after a separator."""
         if self._starts:
             self._append(self._units.separator)
         self._starts.append(self._tokens)
@@ -155,7 +155,7 @@ class IdsWriter:
             self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
-        """Closes the file, and returns how many documents, tokens and unknown tokens it has."""
+        """Closes the file; returns the numbers of documents, tokens and unknown tokens."""
         self._file.close()
         np.save(starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
@@ -169,7 +169,7 @@ class IdsWriter:
 
 def _write_manifest(folder: Path, settings: dict[str, Any], units: Units, counts: dict[str, Any]) -> None:
     files = describe_files(folder)
-    identity = {name: value for name, value in settings.items() if name != 'source'}  # a moved file is the same text
+    identity = {name: value for name, value in settings.items() if name != 'source'}  # file paths do not count
     manifest = {
         'format': FORMAT,
         'settings': settings,

@@ -1,4 +1,4 @@
-"""Rows of a language model: where each one starts, what it holds, and which segments may not read one another."""
+"""Rows of a language model: tokens, targets and segments of a text or of images, from any first target."""
 
 import dataclasses
 
@@ -7,22 +7,23 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
-LARGEST = 2**31 - 1  # segment numbers are int32 and start again from 1 after it
+LARGEST = 2**31 - 1  # largest segment number (int32); numbers restart at 1 after it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextRows:
-    """The ids x of a split, as rows of `length` tokens with their targets.
+    """A split of ids x as rows of `length` tokens with their targets.
 
-    Of a text, target i is x[i + 1] and its token x[i]: all but the first id are targets. Of images (`start` >= 0), each
-    `length` ids long, target i is x[i]; its token is x[i - 1], or `start` where an image begins: all ids are targets.
+    In a text, target i is x[i + 1] and its token is x[i]; all ids except the first are targets. Images (`start` >= 0)
+    are `length` ids long. There, target i is x[i]; its token is x[i - 1], or `start` at the beginning of an image. All
+    ids are targets.
 
     Attributes:
         ids: [N].
         length: tokens of a row.
-        document_starts: int64 [documents], the first token of each; the first one is 0.
-        cut_at_documents: each document is a segment of its own.
-        start: the id before an image's first one; -1 = a text.
+        document_starts: int64 [documents], first token of each document; starts with 0.
+        cut_at_documents: whether each document is a separate segment.
+        start: the id before an image's first id; -1 = a text.
     """
 
     ids: np.ndarray
@@ -33,20 +34,22 @@ class TextRows:
 
     @property
     def targets(self) -> int:
-        """How many targets there are."""
+        """Returns the number of targets."""
         return len(self.ids) if self.start >= 0 else max(len(self.ids) - 1, 0)
 
     @property
     def grain(self) -> int:
-        """What the first target of a row is a multiple of: 1, or the length of an image."""
+        """Returns the number that divides the first target of every row: 1, or the length of an image."""
         return self.length if self.start >= 0 else 1
 
     def row(self, first: int, stop: int | None = None, *, reading: int | None = None) -> Row:
-        """The row of targets first:first + length: tokens, targets, weights (1 = counts) and segments, each [length].
+        """Returns the row of targets first:first + length.
 
-        Where the targets end early, or at `stop`, the rest is padding: weight 0, segment 0. The segments of a row by
-        itself are numbered 1, 2, ...; with `reading`, the number of times that the text was read before, the same
-        number in two rows means the same document of the same reading (or just the same reading).
+        It has tokens, targets, segments and weights (1 = counts), each [length].
+
+        After the last target, or after `stop`, the row has padding: weight 0, segment 0. Without `reading`, segments of
+        a row are 1, 2, ... `reading` counts earlier passes over the text. With it, equal segment numbers in two rows
+        mean the same document in the same pass, or without `cut_at_documents` the same pass.
         """
         row = {name: np.zeros(self.length, np.int32) for name in ('tokens', 'targets', 'segments')}
         row['weights'] = np.zeros(self.length, np.float32)
@@ -74,7 +77,7 @@ class TextRows:
 
 
 def check_rows(rows: TextRows) -> None:
-    """Raises InputError unless there is one full row to train on."""
+    """Raises InputError unless there are enough targets for one full training row."""
     if rows.targets < rows.length:
         if rows.start >= 0:
             raise InputError('there is no image to train on')

@@ -1,4 +1,4 @@
-"""Splits a text, or images, into train, held-out and test: by documents, or by cutting off the end."""
+"""Splits a text or images into train, held-out and test, by documents or by position."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,19 +9,19 @@ from efficient_attention.data.text.units import Text
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'held_out', 'test')
-# A function that yields (split, a document or what of one belongs to the split), in the source's order.
+# A function that yields (split, document or the part of it in this split), in the order of the source.
 SplitTexts = Callable[[], Iterator[tuple[str, Text]]]
 
 
 def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
-    """A function that reads the source and says which split each of its texts belongs to; always the same.
+    """Returns a function that reads the source and yields each text with its split, the same at every call.
 
     Args:
         source: read once now, and again at each call of the result.
         config: `units`, `splitting`, `held_out` and `test` are read.
 
     Raises:
-        InputError: there is no text, or it is one document and documents are to be split.
+        InputError: there is no text; or there is only one document, with splitting 'documents'.
     """
     split = {'documents': _by_document, 'end': _at_the_end}[config.splitting]
     try:
@@ -69,12 +69,12 @@ def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> Spli
 
 
 def _counted(text: Text, config: DataConfig) -> Text:
-    """The text in what lengths are counted in: bytes where they are the units, else characters."""
+    """Returns the text in the unit of its length: bytes if the units are bytes, else characters."""
     return text.encode() if config.units == 'bytes' and isinstance(text, str) else text
 
 
 def _cut(text: Text, place: int, config: DataConfig) -> int:
-    """Where in a document the cut at `place` is: words end their line first, an image is on the side of its middle."""
+    """Returns where to cut a document near `place`: words at a line end; images before or after, as their middle is."""
     place = min(max(place, 0), len(text))
     if config.units == 'pixels':
         return len(text) if 2 * place >= len(text) else 0

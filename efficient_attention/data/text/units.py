@@ -1,6 +1,6 @@
-"""Units that a text is counted in, and text to ids and back: bytes, characters, words, tokenizer pieces, image bytes.
+"""Converts text to ids and back, in units of bytes, characters, words, tokenizer pieces or image bytes.
 
-A new kind is a subclass, a line in `load_units` and one where units are learned (prepare.py).
+To add a kind, write a subclass, and one line each in `load_units` and where units are learned (prepare.py).
 """
 
 import abc
@@ -22,24 +22,24 @@ from efficient_attention.whole_files import write_atomically
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'
-END_OF_LINE = '<eos>'  # the name that the word-level language models of the literature give it
-UNKNOWN_WORD = '<unk>'  # WikiText's own
+END_OF_LINE = '<eos>'  # its usual name in papers on word-level language models
+UNKNOWN_WORD = '<unk>'  # as in WikiText
 SECTION = 2**22  # bytes or characters
 SEPARATOR = '\n\n'  # between documents, where units are bytes or characters
 Text = str | bytes  # bytes where units are bytes: a split may then end inside a character
 
 
 class Units(abc.ABC):
-    """A vocabulary and how text is written in it.
+    """A vocabulary and the conversion between text and its ids.
 
     Attributes:
         size: V, ids are 0 to V - 1.
-        unknown: the id of what the vocabulary lacks; -1 where it lacks nothing.
+        unknown: the id of text outside the vocabulary; -1 if there is no such text.
         separator: ids between two documents.
-        start: the id that stands before each document in a row and never in a text; -1 where there is none.
-        text_of: how ids become text one after another: 'bytes' that complete characters, 'characters' each by itself,
-            or 'pieces' whose text depends on those beside them.
-        unwritten: ids with no text that separate nothing either, such as a tokenizer's [MASK].
+        start: the id before each document in a row, which no text has; -1 = none.
+        text_of: how ids become text: 'bytes' = several ids may form a character, 'characters' = each id separately,
+            or 'pieces' = the text of an id depends on its neighbours.
+        unwritten: ids that have no text and separate nothing, such as a tokenizer's [MASK].
     """
 
     size: int
@@ -51,28 +51,28 @@ class Units(abc.ABC):
 
     @property
     def text_size(self) -> int:
-        """How many ids a text can have: V, or one less where one of them is `start`."""
+        """Returns the number of ids that texts can have: V, or V - 1 where one id is `start`."""
         return self.size - (self.start >= 0)
 
     def cut(self, text: Text) -> Iterator[Text]:
-        """The text in sections that may be encoded one by one, so that memory does not grow with a document."""
+        """Yields sections of the text that may be encoded separately, so that memory does not grow with a document."""
         return (text[start : start + SECTION] for start in range(0, len(text), SECTION))
 
     @abc.abstractmethod
     def encode(self, text: Text) -> np.ndarray:
-        """The ids of a text, one after another."""
+        """Returns the ids of a text."""
 
     @abc.abstractmethod
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids, as far as the units keep it."""
+        """Returns the text of ids, as far as the units preserve it."""
 
     def written_parts(self, text: str) -> list[str]:
-        """What a message about unknown parts of a text can list: its words, or its characters where these are units."""
+        """Returns the parts of a text that a message on unknown text lists: words, or characters as units."""
         return text.split()
 
     @abc.abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes what `load_units` reads."""
+        """Writes the files that `load_units` reads."""
 
 
 class Bytes(Units):
@@ -84,11 +84,11 @@ class Bytes(Units):
     separator = np.frombuffer(SEPARATOR.encode(), np.uint8)
 
     def encode(self, text: Text) -> np.ndarray:
-        """The bytes of the text as uint8 ids."""
+        """Returns the bytes of the text as uint8 ids."""
         return np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Bytes that are no UTF-8 become the replacement character."""
+        """Returns the text of bytes; invalid UTF-8 becomes the replacement character."""
         return ids.astype(np.uint8).tobytes().decode(errors='replace')
 
     def save(self, folder: Path) -> None:
@@ -96,7 +96,7 @@ class Bytes(Units):
 
 
 class Characters(Units):
-    """Unicode code points: id 0 is any unknown one, the others stand in the order of their numbers."""
+    """Unicode code points; id 0 is any unknown one, the others are sorted by code point."""
 
     unknown = 0
     text_of = 'characters'
@@ -108,7 +108,7 @@ class Characters(Units):
         self.separator = self.encode(SEPARATOR)
 
     def encode(self, text: Text) -> np.ndarray:
-        """A uint32 id for each character."""
+        """Returns a uint32 id per character."""
         points = code_points(text if isinstance(text, str) else text.decode())
         if not self.characters:
             return np.zeros(len(points), np.uint32)
@@ -116,12 +116,12 @@ class Characters(Units):
         return np.where(self._points[places] == points, places + 1, self.unknown).astype(np.uint32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Unknown ones become the replacement character."""
+        """Returns the text; unknown characters become the replacement character."""
         known = '\N{REPLACEMENT CHARACTER}' + self.characters
         return ''.join(known[id] for id in ids)
 
     def written_parts(self, text: str) -> list[str]:
-        """See `Units`: its characters."""
+        """Returns the characters; see `Units`."""
         return list(text)
 
     def save(self, folder: Path) -> None:
@@ -130,13 +130,13 @@ class Characters(Units):
 
 
 class Words(Units):
-    """Words between white space, in the way of WikiText: <eos> ends each line, an empty one too, and has id 0.
+    """Words between white space, as in WikiText; <eos> ends each line, even an empty one, and has id 0.
 
-    The others follow by falling frequency in the train split, ties in the order of their texts. <unk> stands for every
-    word that is not among them and counts as often as that happens; a text may spell it out itself, as WikiText does.
+    The other words are sorted by falling frequency in the train split, then by text. <unk> stands for every word
+    outside the vocabulary, and its frequency counts these words. A text may contain a literal <unk>, as WikiText does.
     """
 
-    separator = np.zeros(0, np.uint32)  # the end of a document's last line is enough
+    separator = np.zeros(0, np.uint32)  # none: the end of a document's last line separates documents
 
     def __init__(self, words: Iterable[str], *, lowercase: bool) -> None:
         self.words = tuple(words)
@@ -147,7 +147,7 @@ class Words(Units):
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], *, min_count: int, lowercase: bool) -> 'Words':
-        """All words that occur at least `min_count` times, from how often each one does."""
+        """Returns the vocabulary of all words that occur at least `min_count` times, given the counts."""
         words = {word: count for word, count in counts.items() if word not in (END_OF_LINE, UNKNOWN_WORD)}
         kept = {word: count for word, count in words.items() if count >= min_count}
         kept[UNKNOWN_WORD] = counts.get(UNKNOWN_WORD, 0) + sum(words.values()) - sum(kept.values())
@@ -155,27 +155,27 @@ class Words(Units):
         return cls([END_OF_LINE, *by_frequency], lowercase=lowercase)
 
     def cut(self, text: Text) -> Iterator[Text]:
-        """Sections of whole lines; the last line of a document ends, too."""
+        """Yields sections of whole lines; the last line of a document also gets a line end."""
         return cut_lines(text if isinstance(text, str) else text.decode())
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint32, one a word and one a line end."""
+        """Returns uint32 ids, one per word and one per line end."""
         words = split_words(text if isinstance(text, str) else text.decode(), lowercase=self.lowercase)
         return np.fromiter((self._ids.get(word, self.unknown) for word in words), np.uint32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Words with a space between them, lines with a line break; how the spaces were is not kept."""
+        """Returns words separated by single spaces, with line breaks; the original spaces are lost."""
         lines = ' '.join(self.words[id] if id else '\n' for id in ids).split('\n')
         return '\n'.join(line.strip(' ') for line in lines)
 
     def save(self, folder: Path) -> None:
-        """All words in the order of their ids, as JSON, and whether they are lower-cased."""
+        """Writes all words in the order of their ids, as JSON, and whether they are lower-cased."""
         content = {'lowercase': self.lowercase, 'words': self.words}
         write_atomically(folder / WORDS, json.dumps(content, ensure_ascii=False) + '\n')
 
 
 class Pixels(Units):
-    """The bytes of images, row by row, each pixel's channels together; 256 stands before an image's first byte."""
+    """The bytes of images, row by row with interleaved channels; id 256 precedes an image's first byte."""
 
     size = 257
     unknown = -1
@@ -183,12 +183,12 @@ class Pixels(Units):
     start = 256
 
     def encode(self, text: Text) -> np.ndarray:
-        """The bytes of the text as uint8 ids."""
+        """Returns the bytes as uint8 ids."""
         assert isinstance(text, bytes)
         return np.frombuffer(text, np.uint8)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The bytes in hexadecimal digits: an image is no text."""
+        """Returns the bytes as hexadecimal digits, because an image is no text."""
         return ids.astype(np.uint8).tobytes().hex()
 
     def save(self, folder: Path) -> None:
@@ -196,7 +196,7 @@ class Pixels(Units):
 
 
 class TokenizerPieces(Units):
-    """A tokenizer's pieces, with its [SEP] or end of text between documents. Most do not keep all of a text."""
+    """A tokenizer's pieces, with its [SEP] or end of text between documents; most tokenizers lose parts of a text."""
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
         pieces = tokenizer.get_vocab()
@@ -210,17 +210,17 @@ class TokenizerPieces(Units):
         self.unwritten = tuple(sorted(structural - {ids.end}))
 
     def cut(self, text: Text) -> Iterator[Text]:
-        """Whole: the tokenizer reads its sections in parallel."""
+        """Yields the whole text, because `encode` reads its sections in parallel."""
         yield text
 
     def encode(self, text: Text) -> np.ndarray:
-        """The uint32 ids of the pieces; a long text is cut at blank lines and its sections are read in parallel."""
+        """Returns the uint32 ids of the pieces; a long text is cut at blank lines and its sections run in parallel."""
         sections = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
         encodings = self.reader.encode_batch_fast(sections, add_special_tokens=False)
         return np.fromiter(itertools.chain.from_iterable(encoding.ids for encoding in encodings), np.uint32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids: the tokenizer's, without structural tokens, and with tokens that an author added."""
+        """Returns the text of ids by the tokenizer, without structural tokens, but with tokens that an author added."""
         left_out = {*self.unwritten, *self.separator.tolist()}
         return self.tokenizer.decode([id for id in ids.tolist() if id not in left_out], skip_special_tokens=False)
 
@@ -230,12 +230,12 @@ class TokenizerPieces(Units):
 
 
 def code_points(text: str) -> np.ndarray:
-    """uint32, the number of each character."""
+    """Returns uint32 [l], the code point of each character."""
     return np.frombuffer(text.encode('utf-32-le'), '<u4')
 
 
 def cut_lines(text: str, size: int = SECTION) -> Iterator[str]:
-    """The text in sections of `size` characters or a line more, each ending with a line break."""
+    """Yields sections of at least `size` characters, extended to the line end; each ends with a line break."""
     start = 0
     while start < len(text):
         end = text.find('\n', start + size - 1) + 1 or len(text)
@@ -245,13 +245,13 @@ def cut_lines(text: str, size: int = SECTION) -> Iterator[str]:
 
 
 def split_words(text: str, *, lowercase: bool) -> list[str]:
-    """The words of a text, and <eos> for each line break; a word that is spelt so is the same."""
+    """Returns the words of a text, and <eos> per line break; a literal <eos> in the text is the same word."""
     text = text.lower() if lowercase else text
     return text.replace('\n', f' {END_OF_LINE} ').split()
 
 
 def load_units(kind: str, folder: Path) -> Units:
-    """The units that `save` wrote, of a kind in `data.units`; raises KeyError for a kind that there is none of."""
+    """Returns the units that `save` wrote; `kind` is a value of `data.units`, any other raises KeyError."""
     tokenizer = folder / TOKENIZER
     load: dict[str, Callable[[], Units]] = {
         'bytes': Bytes,

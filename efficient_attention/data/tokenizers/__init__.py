@@ -1,1 +1,1 @@
-"""Tokenizers: loading one from a file, training one, special tokens, and fixed vocabularies."""
+"""Tokenizers: loading from a file, training, special tokens, and fixed vocabularies."""

@@ -1,7 +1,7 @@
-"""Tokens that a checkpoint's author added to a vocabulary, as the files beside it name them.
+"""Finds the tokens that a checkpoint's author added to a vocabulary, in the files next to it.
 
-Older layouts hold a vocabulary (vocab.txt, spiece.model, vocab.json with merges.txt) and name the tokens added to it in
-`added_tokens.json`, under `added_tokens_decoder` of `tokenizer_config.json`, or in a list of further special tokens.
+Older layouts have a vocabulary (vocab.txt, spiece.model, vocab.json with merges.txt). They list added tokens in
+`added_tokens.json`, under `added_tokens_decoder` of `tokenizer_config.json`, or in a list of additional special tokens.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 
 SETTINGS, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json'
-DECODER = 'added_tokens_decoder'  # of SETTINGS: {id: token}
-FURTHER = ('additional_special_tokens', 'extra_special_tokens')  # of SETTINGS or SPECIAL_MAP: lists of tokens
+DECODER = 'added_tokens_decoder'  # key of SETTINGS: {id: token}
+FURTHER = ('additional_special_tokens', 'extra_special_tokens')  # keys of SETTINGS or SPECIAL_MAP: lists of tokens
 FLAGS = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
 
 
 @dataclasses.dataclass(frozen=True)
 class Added:
-    """A token, its id (None: the next free one), and the file that names it."""
+    """An added token, its id (None = the next free id), and the file that lists it."""
 
     token: AddedToken
     id: int | None
@@ -29,12 +29,12 @@ class Added:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The keys of tokenizer_config.json; empty where there is none."""
+    """Returns the content of tokenizer_config.json; {} without such a file."""
     return object_in(folder / SETTINGS)
 
 
 def object_in(path: Path) -> dict[str, Any]:
-    """The keys of a JSON file; empty where there is none."""
+    """Returns the object in a JSON file; {} without such a file."""
     if not path.is_file():
         return {}
     try:
@@ -47,10 +47,10 @@ def object_in(path: Path) -> dict[str, Any]:
 
 
 def added_tokens(folder: Path) -> list[Added]:
-    """The tokens that the files of a folder add, by id; then further special tokens without one, in their order.
+    """Returns the tokens that the files of a folder add, by id; then additional special tokens without id, in order.
 
     Raises:
-        InputError: a file is not as it should be, or two give one token different ids; names the file.
+        InputError: a file is invalid, or two files give a token different ids; the message names the file.
     """
     settings, mapping = settings_of(folder), object_in(folder / SPECIAL_MAP)
     further = [
@@ -72,10 +72,10 @@ def added_tokens(folder: Path) -> list[Added]:
 
 
 def with_added(tokenizer: Tokenizer, added: list[Added]) -> Tokenizer:
-    """The tokenizer with these tokens, which are read whole; new ones must have the ids behind its pieces.
+    """Returns the tokenizer with these tokens, which texts never split; new tokens must have the next free ids.
 
     Raises:
-        InputError: a token has another id than the one that its place gives; names the file.
+        InputError: a token has another id than expected; the message names the file.
     """
     size = tokenizer.get_vocab_size()
     for one in added:
@@ -104,7 +104,7 @@ def _listed(value: Any, path: Path, key: str) -> list[Any]:
 
 
 def _content(value: Any) -> str:
-    """The text of a token that is written as text or as an object; '' where the value is no token."""
+    """Returns the text of a token that is given as text or as an object; '' for any other value."""
     text = value.get('content') if isinstance(value, dict) else value
     return text if isinstance(text, str) else ''
 

@@ -1,4 +1,4 @@
-"""RoBERTa's and GPT-2's tokenizer files, vocab.json with merges.txt."""
+"""Loads byte-level BPE tokenizers of RoBERTa, BART and GPT-2 from vocab.json and merges.txt."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ PAIR = ('vocab.json', 'merges.txt')
 
 
 def byte_level(folder: Path) -> Tokenizer:
-    """RoBERTa's and BART's tokenizer from vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>'.
+    """Returns the tokenizer of vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>' (RoBERTa, BART).
 
-    GPT-2's, whose one special token is '<|endoftext|>', adds nothing to a text.
+    GPT-2's tokenizer, whose only special token is '<|endoftext|>', adds nothing to a text.
 
     Raises:
         InputError: the files cannot be read, or do not belong together.

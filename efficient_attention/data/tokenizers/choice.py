@@ -1,4 +1,4 @@
-"""The tokenizer that a config means: that of a file, or one that is trained on the text to train on."""
+"""Provides the tokenizer of a config: loaded from a file, or trained on the training text."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,14 +17,14 @@ from efficient_attention.data.tokenizers.special_tokens import ROLES, author_tok
 from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
 from efficient_attention.errors import InputError
 
-TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little
+TRAINING_CHARACTERS = 2**25  # most characters for training a tokenizer; more text hardly changes a vocabulary
 
 
 def loaded_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
-    """The tokenizer of a file, as `load_tokenizer` reads it; None where it is to be trained.
+    """Returns the tokenizer of a file, as `load_tokenizer` reads it; None if the config asks to train one.
 
     Raises:
-        InputError: there is no such kind to train, or the file is not a tokenizer's.
+        InputError: the kind to train is unknown, or the file is no tokenizer.
     """
     kind, is_trained, name = config.tokenizer.partition('train:')
     if not is_trained or kind:
@@ -36,7 +36,7 @@ def loaded_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> To
 
 
 def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
-    """What decides the tokenizer beside the text: its kind or its file's content, and the fields that are read."""
+    """Returns the facts that, with the text, determine the tokenizer: its kind or file content, and config fields."""
     is_trained, path = config.tokenizer.startswith('train:'), Path(config.tokenizer)
     identity: dict[str, Any] = {
         'tokenizer': config.tokenizer if is_trained else file_sha256(path),
@@ -52,7 +52,7 @@ def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
 
 
 def whole_tokens(path: Path) -> list[str]:
-    """The tokens that a tokenizer's file, or a file beside it, adds to a vocabulary and that are read whole."""
+    """Returns the tokens that a tokenizer's files add to a vocabulary and that texts never split."""
     if path.suffix == '.json' and path.name != PAIR[0]:
         return list(author_tokens(load_tokenizer(path, lowercase=False)))
     roles = {name for names in ROLES.values() for name in names}
@@ -62,13 +62,13 @@ def whole_tokens(path: Path) -> list[str]:
 def trained_tokenizer(
     config: DataConfig, texts: Callable[[], Iterable[str]], characters: int, sentinels: int = 0
 ) -> Tokenizer:
-    """The tokenizer that the config wants trained.
+    """Trains the tokenizer of a config.
 
     Args:
         config: `tokenizer`, `vocab_size` and `lowercase` are read.
-        texts: reads the text to train on; a share of it, by hash, is used where it is long.
-        characters: of the whole text.
-        sentinels: how many of the pieces are T5's sentinels, the last ids.
+        texts: reads the training text; of a long text, only a share selected by hash is used.
+        characters: length of the whole text.
+        sentinels: number of pieces that are T5's sentinels, with the last ids.
 
     Raises:
         InputError: as `train_tokenizer`, or the sentinels leave no piece for the text.

@@ -1,12 +1,12 @@
-"""Vocabularies that need no training: bytes, and the fixed word lists of generated tasks; 'fixed:bytes' and the like.
+"""Fixed vocabularies that need no training: bytes, and word lists of generated tasks, such as 'fixed:bytes'.
 
     fixed:bytes      the 256 bytes of UTF-8
-    fixed:listops    ListOps' digits, operators and closing bracket; the parentheses of published files are passed over
-    fixed:grey       the 256 values of a grey pixel, as numbers with spaces between
+    fixed:listops    ListOps' digits, operators and closing bracket; the parentheses of published files are ignored
+    fixed:grey       the 256 values of a grey pixel, as numbers separated by spaces
     fixed:recall     pairs of a key and a value k0=v0, k0=v1, ..., keys k0, k1, ... and filler f0, f1, ...
 
-The special tokens have the first ids, and the words, in this order, those behind them. Nothing is put around a text;
-with ':cls' behind the name a row begins with [CLS]. Two texts in one row have [SEP] between them.
+The special tokens have the first ids, then the words follow in this order. A text gets no special tokens; with ':cls'
+after the name, a row begins with [CLS]. Two texts in one row are separated by [SEP].
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from efficient_attention.errors import InputError
 PREFIX = 'fixed:'
 FIRST_WORD = len(BERT_SPECIALS)  # the id of a vocabulary's first word
 OPERATORS = ('[MIN', '[MAX', '[MED', '[SM')
-RECALL_KEYS, RECALL_VALUES, RECALL_FILLERS = 64, 16, 64  # how many there are
+RECALL_KEYS, RECALL_VALUES, RECALL_FILLERS = 64, 16, 64  # numbers of keys, values and filler words
 WORDS: dict[str, tuple[str, ...]] = {
     'listops': (*map(str, range(10)), *OPERATORS, ']'),
     'grey': tuple(map(str, range(256))),
@@ -35,12 +35,12 @@ CLS = 'cls'
 
 
 def is_fixed(path: str | Path) -> bool:
-    """Whether a tokenizer's name stands for a fixed vocabulary and for no file."""
+    """Whether a tokenizer's name is a fixed vocabulary and not a file."""
     return str(path).startswith(PREFIX)
 
 
 def fixed_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of 'fixed:<vocabulary>' or 'fixed:<vocabulary>:cls'; raises InputError that lists the known."""
+    """Returns the tokenizer of 'fixed:<vocabulary>[:cls]'; raises InputError with the known ones for any other."""
     vocabulary, _, form = name.removeprefix(PREFIX).partition(':')
     if vocabulary not in (BYTES, *WORDS) or form not in ('', CLS):
         known = ', '.join(PREFIX + word for word in (BYTES, *WORDS))
@@ -57,7 +57,7 @@ def fixed_tokenizer(name: str) -> Tokenizer:
 
 
 def check_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> None:
-    """Raises InputError unless the tokenizer has the fixed vocabulary that rows of this kind are numbers of."""
+    """Raises InputError unless the tokenizer has the fixed vocabulary `vocabulary`, which rows of `kind` use."""
     if tokenizer.get_vocab() != fixed_tokenizer(f'{PREFIX}{vocabulary}').get_vocab():
         raise InputError(
             f"data.tokenizer has another vocabulary than the rows of {kind}; it must be '{PREFIX}{vocabulary}'"
@@ -65,13 +65,13 @@ def check_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> None:
 
 
 def fixed_name(pieces: Mapping[str, int]) -> str:
-    """The name of the fixed vocabulary that these pieces and their ids are; '' where they are none."""
+    """Returns the name of the fixed vocabulary with exactly these pieces and ids; '' if there is none."""
     names = [PREFIX + word for word in (BYTES, *WORDS) if vocabulary_size(word) == len(pieces)]
     return next((name for name in names if fixed_tokenizer(name).get_vocab() == pieces), '')
 
 
 def vocabulary_size(vocabulary: str) -> int:
-    """The ids of a fixed vocabulary, special tokens among them."""
+    """Returns the number of ids in a fixed vocabulary, special tokens included."""
     return FIRST_WORD + (256 if vocabulary == BYTES else len(WORDS[vocabulary]))
 
 
@@ -95,7 +95,7 @@ def _byte_pieces() -> Tokenizer:
 
 
 def byte_character(byte: int) -> str:
-    """The visible character that stands for a byte in byte-level vocabularies (GPT-2): itself, or one from U+0100."""
+    """Returns the visible character of a byte in byte-level vocabularies (GPT-2): itself, or one from U+0100."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     if byte in visible:
         return chr(byte)

@@ -1,4 +1,4 @@
-"""Tokenizers from users' files: vocab.txt, tokenizer.json, SentencePiece models, vocab.json with merges.txt."""
+"""Loads tokenizers from users' files: vocab.txt, tokenizer.json, SentencePiece models, vocab.json with merges.txt."""
 
 import json
 import math
@@ -20,13 +20,13 @@ from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
-# The regular expressions that a tokenizer.json may have: those of published families, which end on any text.
-# A stranger's regular expression may take for ever, or end the process.
+# The regular expressions that a tokenizer.json may have: those of published families, which terminate on any text. Any
+# other regular expression might run for ever, or crash the process.
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SIGNS = r' ?[^\s\p{L}\p{N}]+[\r\n]*'
 SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
 CAPITALS, SMALL = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]', r'[\p{Ll}\p{Lm}\p{Lo}\p{M}]'
-BEFORE = r'[^\r\n\p{L}\p{N}]?'  # a space or sign that goes with the letters behind it
+BEFORE = r'[^\r\n\p{L}\p{N}]?'  # a space or sign that belongs to the letters after it
 FAMILIES = {
     'GPT-2': (
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -47,35 +47,35 @@ FAMILIES = {
         '|'.join([ENDINGS, BEFORE + r'[\p{L}\p{M}]+', r'\p{N}', r' ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*', SPACES]),
     ),
 }
-OWN = (' {2,}', r'\s+', RUNS)  # of tokenizers that are made here, or of SentencePiece models
+OWN = (' {2,}', r'\s+', RUNS)  # in tokenizers trained here, or converted from SentencePiece models
 SAFE_PATTERNS = frozenset({*OWN, *(pattern for patterns in FAMILIES.values() for pattern in patterns)})
 
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
-STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
+STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # parts that may have regular expressions
 MOST_SENTINELS = 10_000
-MOST_GROWTH = 1000  # characters that the normalizer may make of one
+MOST_GROWTH = 1000  # most characters that a normalizer may make from one
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
-    """The tokenizer in a `vocab.txt`, `tokenizer.json`, SentencePiece `*.model`, or `vocab.json` beside `merges.txt`.
+    """Returns the tokenizer of a vocab.txt, tokenizer.json, SentencePiece *.model, or vocab.json with merges.txt.
 
-    Tokens that the files beside it add (`added_tokens`) are part of it.
+    Tokens that other files in the folder add (`added_tokens`) are included.
 
     Args:
-        path: what it is follows from its suffix; or 'fixed:bytes' and the like (fixed.py).
+        path: the suffix determines the kind; or a name such as 'fixed:bytes' (fixed.py).
         lowercase: lower-case and strip accents first, as BERT (vocab.txt) and ALBERT (*.model) do. A tokenizer.json
-            holds its own normalisation, which is used as it is.
-        is_text_to_text: a SentencePiece model without a token that begins a text, such as T5's, gets T5's sentinels in
-            place of an encoder's special tokens.
+            has its normalisation inside, which is not changed.
+        is_text_to_text: a SentencePiece model without a begin token, such as T5's, gets T5's sentinels instead of an
+            encoder's special tokens.
 
     Raises:
-        InputError: no such file, unknown kind, or damaged; names the file and what is wrong in it.
+        InputError: there is no such file, or it is of unknown kind or damaged; the message names the file and fault.
     """
     path = Path(path)
     if is_fixed(path):
         return fixed_tokenizer(str(path))
     if is_marian(path):
-        raise InputError(f'tokenizer {path}: models with two SentencePiece files translate here and are not trained')
+        raise InputError(f'tokenizer {path}: models with two SentencePiece files can only translate, not be trained')
     if path.exists() and not path.is_file():  # a device or a pipe may have no end
         raise InputError(f'tokenizer {path}: not a file')
     try:
@@ -96,7 +96,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
 
 
 def sentinels_beside(path: Path) -> int:
-    """How many T5 sentinels follow a model's pieces, as the tokenizer_config.json beside it says (mT5: 0)."""
+    """Returns the number of T5 sentinels after a model's pieces, from its tokenizer_config.json (mT5: 0)."""
     count = settings_of(path.parent).get('extra_ids', SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         raise InputError(
@@ -111,11 +111,11 @@ def _load_json(text: str, path: Path) -> Tokenizer:
         for step in STEPS:
             _check_patterns(content.get(step), step, path)
         if _growth(content.get('normalizer')) > MOST_GROWTH:
-            raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters of one')
-        tokenizer = Tokenizer.from_str(json.dumps(content))  # what was checked, whatever it makes of the text itself
-        tokenizer.no_truncation()  # texts are cut and padded here, not as the file has it
+            raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters from one')
+        tokenizer = Tokenizer.from_str(json.dumps(content))  # the checked content, however the library parses the text
+        tokenizer.no_truncation()  # callers cut and pad texts, whatever the file says
         tokenizer.no_padding()
-        tokenizer.encode(UNKNOWN)  # raises where the unknown piece, or a step's, is none
+        tokenizer.encode(UNKNOWN)  # raises if the unknown piece, or a piece of a step, does not exist
         return tokenizer
     except InputError:
         raise
@@ -136,7 +136,7 @@ def _check_patterns(part: Any, step: str, path: Path) -> None:
 
 
 def _growth(part: Any) -> int:
-    """Characters that the replacements in a normalizer make of one, at most."""
+    """Returns the most characters that the replacements in a normalizer make from one character."""
     if isinstance(part, dict):
         longest = max((len(part.get(name) or '') for name in ('content', 'prepend')), default=0)
         return max(1, longest) * math.prod(map(_growth, part.values()))

@@ -1,4 +1,4 @@
-"""The tokenizer of a released Marian: a SentencePiece model for each side, and the ids of both sides' pieces apart."""
+"""Tokenizers of released Marian models: one SentencePiece model per side, and a shared vocabulary in vocab.json."""
 
 import dataclasses
 import functools
@@ -15,19 +15,19 @@ from efficient_attention.errors import InputError
 
 SOURCE, TARGET, VOCABULARY = FILES = ('source.spm', 'target.spm', 'vocab.json')
 END, UNKNOWN, PAD = SPECIALS = ('</s>', '<unk>', '<pad>')
-CODE_BEGIN, CODE_END = '>>', '<<'  # around the language code of a text; models with several languages have one
+CODE_BEGIN, CODE_END = '>>', '<<'  # around the language code of a text, in multilingual models
 
 
 def is_marian(path: Path) -> bool:
-    """Whether a tokenizer's file is one of these."""
+    """Whether a path is a SentencePiece file of a Marian model."""
     return path.name in (SOURCE, TARGET)
 
 
 def marian_vocabulary(folder: Path) -> Tokenizer:
-    """The pieces of vocab.json with their ids: it names and joins pieces, and does not find them in a text.
+    """Returns the pieces of vocab.json with their ids; this tokenizer names and joins pieces, but cannot split a text.
 
     Raises:
-        InputError: there is no such file, or it has no such ids, or lacks a special token; names it.
+        InputError: the file is missing, has invalid ids, or lacks a special token; the message names it.
     """
     path = folder / VOCABULARY
     try:
@@ -50,7 +50,7 @@ def marian_vocabulary(folder: Path) -> Tokenizer:
 
 
 def check_settings(folder: Path, pieces: Mapping[str, int]) -> None:
-    """Raises InputError if the settings beside vocab.json name ids that are not read here."""
+    """Raises InputError if the tokenizer's settings ask for ids or a layout that this reader does not support."""
     settings = settings_of(folder)
     if settings.get('separate_vocabs'):
         raise InputError(f'{folder / SETTINGS}: separate_vocabs is True; read here: one vocabulary of both sides')
@@ -61,11 +61,11 @@ def check_settings(folder: Path, pieces: Mapping[str, int]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MarianReader:
-    """From texts to ids as a released Marian reads them; '</s>' in a text is text.
+    """A reader from texts to ids, as in released Marian models; '</s>' in a text is text.
 
     Attributes:
-        path: the SentencePiece model of the side.
-        vocabulary: as `marian_vocabulary` gives it.
+        path: the SentencePiece model of one side.
+        vocabulary: the result of `marian_vocabulary`.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class MarianReader:
 
     @functools.cached_property
     def pieces(self) -> Tokenizer:
-        """The model of the side; raises InputError where it cannot be read."""
+        """Returns the SentencePiece model of the side; raises InputError where it cannot be read."""
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -81,12 +81,12 @@ class MarianReader:
         return plain_pieces(data, str(self.path))
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
-        """The ids of texts, without their ends; a piece that the vocabulary lacks is the unknown one."""
+        """Returns the ids of texts without end tokens; a piece outside the vocabulary has the unknown id."""
         known = self.vocabulary.get_vocab()
         return [[known.get(piece, known[UNKNOWN]) for piece, _ in self.parts(text)] for text in texts]
 
     def parts(self, text: str) -> list[tuple[str, str]]:
-        """The pieces of a text, each with the part of the text that it stands for; a language's code is one piece."""
+        """Returns the pieces of a text, each with its part of the text; a language code is one piece."""
         code, rest = language_apart(text)
         encoding = self.pieces.encode(rest, add_special_tokens=False)
         found = [(piece, rest[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
@@ -94,7 +94,7 @@ class MarianReader:
 
 
 def language_apart(text: str) -> tuple[str, str]:
-    """The code of a language at the beginning of a text, such as '>>fra<<', '' where there is none; the rest."""
+    """Returns the language code at the start of a text, such as '>>fra<<' ('' = none), and the rest of the text."""
     end = text.find(CODE_END) + len(CODE_END)
     if not text.startswith(CODE_BEGIN) or end < len(CODE_END):
         return '', text

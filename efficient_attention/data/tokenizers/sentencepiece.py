@@ -1,7 +1,7 @@
-"""SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), as Hugging Face tokenizers.
+"""Converts SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), to Hugging Face tokenizers.
 
-Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces. Control
-symbols such as '</s>' in a text are spelt out, as SentencePiece has it, by a reader of the tokenizer (reading.py).
+Pieces, scores and the precompiled character map are the same, so both libraries give the same pieces. Like
+SentencePiece, a reader of the tokenizer (reading.py) treats control symbols such as '</s>' in a text as plain text.
 """
 
 import dataclasses
@@ -30,25 +30,25 @@ def read_sentencepiece(
     added: Sequence[Added] = (),
     sentinels: int = SENTINELS,
 ) -> Tokenizer:
-    """The tokenizer in the bytes of a SentencePiece `.model` file.
+    """Returns the tokenizer in the bytes of a SentencePiece `.model` file.
 
-    A model that lacks a special token (T5 has no [CLS] and no [MASK]) gets it at the end: the vocabulary grows by it.
+    A special token that the model lacks (T5 has no [CLS] and no [MASK]) is added at the end of the vocabulary.
 
     Args:
         data: the file's bytes.
         name: the file, for messages.
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
-        is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
-        added: tokens whose ids follow those of the pieces, or of T5's sentinels; missing special tokens come last.
-        sentinels: how many of T5's there are.
+        is_text_to_text: a model with an end token and no begin token gets only T5's sentinels.
+        added: tokens whose ids follow the pieces, or T5's sentinels; missing special tokens come last.
+        sentinels: number of T5's sentinels.
 
     Raises:
-        InputError: not a SentencePiece model, one of another type, or one without an unknown piece.
+        InputError: not a SentencePiece model, a model of another type, or a model without an unknown piece.
     """
     model = _parse(data, name)
     unknown = [id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
     if len(unknown) != 1 or model.pieces[unknown[0]].piece not in ROLES['unknown']:
-        raise InputError(f'tokenizer {name}: a SentencePiece model has one unknown piece, {ROLES["unknown"][-1]}')
+        raise InputError(f'tokenizer {name}: a SentencePiece model must have one unknown piece, {ROLES["unknown"][-1]}')
     has_prefix, removes_spaces = (
         model.normalizer_spec.add_dummy_prefix,
         model.normalizer_spec.remove_extra_whitespaces,
@@ -72,7 +72,7 @@ def read_sentencepiece(
 
 
 def albert_steps() -> list[normalizers.Normalizer]:
-    """ALBERT's clean-up before its model (Lan et al. 2019, arXiv:1909.11942, code): quotes, accents, lower case."""
+    """Returns ALBERT's normalisation (Lan et al. 2019, arXiv:1909.11942, code): quotes, accents, lower case."""
     return [
         normalizers.Replace('``', '"'),
         normalizers.Replace("''", '"'),
@@ -104,7 +104,7 @@ def _unigram(model: Any, unknown: int) -> models.Unigram:
 
 
 def _bpe(model: Any, name: str) -> models.BPE:
-    """Any two neighbours that give a piece are merged, the piece of the highest score first."""
+    """Returns a BPE model that merges any two neighbours that form a piece, the piece of the highest score first."""
     if any(piece.type == UNUSED for piece in model.pieces):
         raise InputError(f'tokenizer {name}: a SentencePiece model of type bpe with unused pieces, which are not read')
     ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
@@ -140,10 +140,11 @@ def _roles_in(known: set[str]) -> dict[str, str]:
 
 
 def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
-    """The added tokens, so set that no space before them becomes a piece.
+    """Returns the added tokens, changed so that a space before a token does not become a piece.
 
-    If the model removes spaces, a token includes the space before it. If not, tokens are not normalized: the mark that
-    the model puts at the start of a text would become part of them."""
+    If the model removes spaces, a token includes the space before it. Otherwise tokens are not normalized, because the
+    model's mark at the start of a text would become part of a token.
+    """
     is_spaced = bool(model.normalizer_spec.remove_extra_whitespaces)
     found = []
     for one in added:
@@ -155,7 +156,7 @@ def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
 
 
 def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added], sentinels: int) -> Tokenizer:
-    """The tokenizer of T5: sentinels follow the pieces, the last one first; a text ends with '</s>' and has no start.
+    """Returns T5's tokenizer: sentinels follow the pieces, in reverse order; a text ends with '</s>' and has no start.
 
     If the added tokens or the pieces (mT5) have sentinels, no others are added.
     """
@@ -185,18 +186,18 @@ def _with_roles(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokeniz
 
 
 def plain_pieces(data: bytes, name: str) -> Tokenizer:
-    """A tokenizer that gives the pieces of a SentencePiece unigram model as texts, and no special token.
+    """Returns a tokenizer that splits texts into the pieces of a SentencePiece unigram model, without special tokens.
 
     Text that no piece covers becomes a token. The ids have no meaning: a separate vocabulary has the ids of the pieces.
 
     Raises:
-        InputError: not such a model, or one that keeps repeated spaces.
+        InputError: not a unigram model, or a model that keeps repeated spaces.
     """
     model = _parse(data, name)
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
-        raise InputError(f'tokenizer {name}: read here are unigram models that make one space of several')
-    unread = (UNKNOWN, CONTROL, UNUSED)  # types of pieces that SentencePiece never finds in a text
+        raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
+    unread = (UNKNOWN, CONTROL, UNUSED)  # piece types that SentencePiece never finds in a text
     pieces = [
         (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))
         for id, piece in enumerate(model.pieces)
@@ -211,7 +212,7 @@ def plain_pieces(data: bytes, name: str) -> Tokenizer:
 
 
 def _score(piece: Any, model: Any) -> float:
-    """A piece's score; one that a user defined outweighs all others, as in SentencePiece's unigram_model.cc."""
+    """Returns a piece's score; a user-defined piece outweighs all others, as in SentencePiece's unigram_model.cc."""
     if piece.type != USER_DEFINED:
         return piece.score
     highest = max(other.score for other in model.pieces if other.type == NORMAL)

@@ -1,4 +1,4 @@
-"""The ids that text to text needs of a tokenizer, which may lack the special tokens of an encoder."""
+"""The special ids that text_to_text reads from a tokenizer, which may lack an encoder's special tokens."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Symbols:
-    """Ids of padding, of a text's end, of what a decoder reads first, and of what every text begins with (-1: none)."""
+    """Ids of padding, of the end of a text, of the decoder's first input, and of every text's begin (-1 = none)."""
 
     pad: int
     end: int
@@ -22,35 +22,35 @@ class Symbols:
 
     @property
     def count(self) -> int:
-        """How many tokens a source or a target has beside its text."""
+        """Returns the number of special tokens that a source or a target has."""
         return 1 + (self.begin >= 0)
 
     def around(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
-        """A text's tokens with its ends, int32."""
+        """Returns a text's tokens with begin and end symbols, int32."""
         return np.array([*([self.begin] if self.begin >= 0 else []), *tokens, self.end], np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextToTextIds:
-    """Ids of a tokenizer: plain numbers, picklable."""
+    """The special ids of a tokenizer; picklable."""
 
-    name: str  # the file that the tokenizer came from, for messages
+    name: str  # the tokenizer's file, for messages
     size: int
     pad: int
-    start: int  # what a decoder reads first
+    start: int  # first input of the decoder
     end: int
-    unknown: int | None  # None: every text has pieces
+    unknown: int | None  # None = every text has pieces
     mask: int | None
-    sentinels: tuple[int, ...]  # of the first removed span, the second, ...
+    sentinels: tuple[int, ...]  # sentinel of the first removed span, the second, ...
 
     def check_sentinels(self, count: int) -> None:
-        """Raises InputError where there are fewer sentinels."""
+        """Raises InputError where there are fewer than `count` sentinels."""
         if len(self.sentinels) < count:
             has = f'{len(self.sentinels)} sentinels ({SENTINEL.format(0)}, ...)' if self.sentinels else 'no sentinels'
             raise InputError(f'tokenizer {self.name}: {has} in its vocabulary; {count} are needed')
 
     def check_within(self, vocab_size: int) -> None:
-        """Raises InputError where a piece has no place in a model's vocabulary."""
+        """Raises InputError where the tokenizer has more pieces than a model's vocabulary."""
         if self.size <= vocab_size:
             return
         beyond = [number for number, id in enumerate(self.sentinels) if id >= vocab_size]
@@ -59,15 +59,16 @@ class TextToTextIds:
 
 
 def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> TextToTextIds:
-    """The ids of a tokenizer as `load_tokenizer(..., is_text_to_text=True)` gives it, or of any other.
+    """Returns the special ids of a tokenizer, such as `load_tokenizer(..., is_text_to_text=True)` returns.
 
     Args:
-        tokenizer: with a piece that ends a text; '<|endoftext|>' serves for all that a tokenizer like GPT-2's lacks.
-        name: the file it came from, for messages.
-        start: the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else padding, as in T5.
+        tokenizer: must have an end of text; in a tokenizer like GPT-2's, '<|endoftext|>' replaces all missing symbols.
+        name: the tokenizer's file, for messages.
+        start: first input piece of the decoder, such as BART's '</s>'; '' = [CLS] or its equivalent, else padding, as
+            in T5.
 
     Raises:
-        InputError: ids that repeat or leave gaps, no end, no padding, or no such start; names `name`.
+        InputError: ids that repeat or leave gaps, no end, no padding, or no such start; the message has `name`.
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     check_ids(pieces, name)
@@ -77,7 +78,7 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
     first = found.get('cls', pad)
     if start:
         if start not in pieces:
-            raise InputError(f'tokenizer {name}: no {start} in its vocabulary, which targets were to begin with')
+            raise InputError(f'tokenizer {name}: no {start} in its vocabulary; it was named as first token of targets')
         first = pieces[start]
     return TextToTextIds(
         name, len(pieces), pad, first, end, found.get('unknown'), found.get('mask'), sentinels_of(pieces)
@@ -85,9 +86,9 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
 
 
 def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
-    """A copy that gives a text by itself the ids that text to text trains on: `begin`, if any, its pieces, `end`.
+    """Returns a copy that encodes a text as text_to_text does in training: `begin`, if any, its pieces, `end`.
 
-    Trained tokenizers put an encoder's special tokens around a text.
+    Trained tokenizers would add an encoder's special tokens.
     """
     last, before = tokenizer.id_to_token(end) or '', [begin] if begin else []
     copy = Tokenizer.from_str(tokenizer.to_str())
@@ -100,7 +101,7 @@ def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
 
 
 def role_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> int:
-    """The id that serves in a role: its special token's, or that of the end of text in a vocabulary like GPT-2's."""
+    """Returns the id for a role: its special token, or the end of text in a vocabulary like GPT-2's."""
     if found is not None:
         return found
     end = next((token for token in TEXT_ENDS if token in pieces), None)
@@ -110,7 +111,7 @@ def role_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> 
 
 
 def sentinels_of(pieces: dict[str, int]) -> tuple[int, ...]:
-    """The ids of <extra_id_0>, <extra_id_1>, ... as far as they are there."""
+    """Returns the ids of <extra_id_0>, <extra_id_1>, ..., up to the first missing one."""
     found: list[int] = []
     while (piece := SENTINEL.format(len(found))) in pieces:
         found.append(pieces[piece])

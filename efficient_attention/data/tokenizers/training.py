@@ -1,7 +1,7 @@
-"""Training of WordPiece, Unigram and byte-level BPE vocabularies: the same texts give the same file, bit for bit.
+"""Trains WordPiece, Unigram and byte-level BPE vocabularies; the same texts give the same file, bit for bit.
 
-Hugging Face's trainers count words in hash maps whose order changes from run to run. The order reaches the ids of
-WordPiece's '##' characters and the last digits of Unigram's scores; both are put in order here.
+Hugging Face's trainers count words in hash maps whose order changes from run to run. This order affects the ids of
+WordPiece's '##' characters and the last digits of Unigram's scores, so this file sorts both.
 """
 
 import json
@@ -17,22 +17,22 @@ from efficient_attention.data.tokenizers.wordpiece import bert_normalizer, word_
 from efficient_attention.errors import InputError
 
 UNIGRAM_SPECIALS = ('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]')
-CHARACTER_COVERAGE = 0.9999  # of the characters of the texts; rarer ones are unknown (SentencePiece's idea)
-CHARACTER_SHARE = 3  # at most one in so many pieces is a single character (WordPiece has most of them twice)
+CHARACTER_COVERAGE = 0.9999  # covered share of the texts' characters; rarer ones are unknown (as in SentencePiece)
+CHARACTER_SHARE = 3  # at most 1 in 3 pieces is a single character (WordPiece has most of them twice)
 RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'  # no piece mixes letters, digits and signs (SentencePiece)
-SCORE_DIGITS = 3  # of a log probability; the noise is near 1e-10
+SCORE_DIGITS = 3  # decimals of a log probability; the noise is near 1e-10
 UNUSED = re.compile(r'\[unused\d+\]')
-LADDER = 1e-4  # step between the scores of characters that the Unigram trainer adds in the end
+LADDER = 1e-4  # step between the scores of characters that the Unigram trainer adds at the end
 
 
 def train_tokenizer(kind: str, texts: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> Tokenizer:
-    """A tokenizer of exactly `vocab_size` pieces, special tokens at ids 0 to 4.
+    """Returns a trained tokenizer of exactly `vocab_size` pieces, with special tokens at ids 0 to 4.
 
-    A corpus too small for that many fills the rest with '[unused0]', '[unused1]', ..., as BERT's vocabulary does.
+    If the corpus is too small, '[unused0]', '[unused1]', ... fill the vocabulary, as in BERT's.
 
     Args:
         kind: 'wordpiece' (BERT), 'unigram' (ALBERT) or 'bpe' (byte level, as GPT-2).
-        texts: called twice; yields the texts to learn from, best in pieces of some thousand characters.
+        texts: called twice; yields the training texts, best in parts of a few thousand characters.
         vocab_size: pieces, special ones included.
         lowercase: lower-case and strip accents first.
 
@@ -50,13 +50,13 @@ def train_tokenizer(kind: str, texts: Callable[[], Iterable[str]], *, vocab_size
 def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
     normalizer, splitter = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
     kept, rare = _alphabet(texts(), normalizer, vocab_size)
-    continuing = [f'##{c}' for c in kept if len(splitter.pre_tokenize_str(f'a{c}')) == 1]  # punctuation stands alone
+    continuing = [f'##{c}' for c in kept if len(splitter.pre_tokenize_str(f'a{c}')) == 1]  # punctuation never continues
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        special_tokens=[*BERT_SPECIALS, *continuing],  # not to be special, but to have their ids before counting
+        special_tokens=[*BERT_SPECIALS, *continuing],  # fixes the ids of `continuing`, which are not special tokens
     )
     tokenizer.train_from_iterator(_without(rare, texts()), trainer)
     return word_piece(_filled(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
@@ -107,7 +107,7 @@ TRAINERS: dict[str, Callable[[Callable[[], Iterable[str]], int, bool], Tokenizer
 def _alphabet(
     texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int
 ) -> tuple[list[str], re.Pattern[str] | None]:
-    """The normalised characters that get a piece, sorted, and a pattern of the raw ones that get none."""
+    """Returns the sorted normalised characters that get a piece, and a pattern of the raw characters that get none."""
     raw = _count_characters(texts)
     results = {character: normalizer.normalize_str(f'0{character}0')[1:-1].replace(' ', '') for character in raw}
     counts: dict[str, int] = {}
@@ -150,17 +150,17 @@ def _unused(count: int) -> list[str]:
 
 
 def unused_ids(pieces: dict[str, int]) -> list[int]:
-    """The ids of the pieces of a vocabulary that only fill it up, as no text has them."""
+    """Returns the ids of pieces that only fill a vocabulary and that no text has."""
     return [id for piece, id in pieces.items() if UNUSED.fullmatch(piece)]
 
 
 def _canonical(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple[str, float]]:
-    """The trained pieces with rounded scores, in an order that does not depend on noise; special ones first."""
+    """Returns the trained pieces with rounded scores, in an order without noise, special pieces first."""
     scores = {piece: float(score) for piece, score in pieces[len(UNIGRAM_SPECIALS) :]}
     lowest = min(scores.values(), default=0.0)
     singles = [piece for piece in scores if len(piece) == 1]
     ladder = sorted(piece for piece in singles if scores[piece] < lowest + LADDER * (len(singles) + 1))
-    steps = sorted(scores[piece] for piece in ladder)  # characters climb it in the order of a hash map
+    steps = sorted(scores[piece] for piece in ladder)  # the trainer assigns these scores in the order of a hash map
     scores |= dict(zip(ladder, steps, strict=True))
     rounded = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())
     special = [(name, 0.0) for name in UNIGRAM_SPECIALS]

@@ -1,4 +1,4 @@
-"""A tokenizer's pieces in numbers: how many there are, which are special, which continue a word."""
+"""The vocabulary of a tokenizer as plain numbers: size, special ids, and pieces that continue a word."""
 
 import dataclasses
 import string
@@ -16,7 +16,7 @@ WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-lev
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What building examples needs to know of a tokenizer: plain numbers, picklable; -1 for a token that it lacks."""
+    """Numbers of a tokenizer for building training rows; picklable; -1 for a token that the tokenizer lacks."""
 
     size: int
     pad: int
@@ -25,19 +25,19 @@ class Vocabulary:
     sep: int
     mask: int
     special: tuple[int, ...]  # ids that are never masked, sorted
-    is_continuation: np.ndarray  # bool [V]: the piece continues the word before it
+    is_continuation: np.ndarray  # bool [V]: whether the piece continues a word
 
 
 def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tuple(ROLES)) -> Vocabulary:
-    """What building examples needs to know of a tokenizer, after checking it.
+    """Returns the checked vocabulary of a tokenizer.
 
     Args:
-        tokenizer: any.
-        name: the file it came from, for messages.
+        tokenizer: any tokenizer.
+        name: its file, for messages.
         needed: the special tokens that it must have, by the names of `ROLES`.
 
     Raises:
-        InputError: ids that repeat or leave gaps, or a special token that is needed is missing; names `name`.
+        InputError: ids repeat or leave gaps, or a special token in `needed` is missing; the message has `name`.
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     check_ids(pieces, name)
@@ -57,13 +57,13 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
 
 
 def readable(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str:
-    """A token's text for people: a whole word as it is, a piece inside a word with '##' in front."""
+    """Returns a token's text for people: a word unchanged, a piece inside a word with '##' in front."""
     text = tokenizer.decode([id], skip_special_tokens=False).strip() or tokenizer.id_to_token(id) or ''
     return f'##{text.removeprefix("##")}' if vocabulary.is_continuation[id] else text
 
 
 def check_ids(pieces: dict[str, int], name: str) -> None:
-    """Raises InputError, which names `name`, unless the ids are 0, 1, ... once each."""
+    """Raises InputError, which names `name`, unless the ids are 0, 1, ... without gaps and repeats."""
     ids = sorted(pieces.values())
     for expected, found in enumerate(ids):
         if found != expected:
@@ -72,9 +72,9 @@ def check_ids(pieces: dict[str, int], name: str) -> None:
 
 
 def _continuation_rule(tokenizer: Tokenizer) -> Any:
-    """A piece -> whether it continues the word before it; by kind of model.
+    """Returns a function from a piece to whether it continues a word; depends on the kind of model.
 
-    Where spaces are marked, punctuation is a word of its own, as in ALBERT's code: masking a word masks no full stop.
+    Where spaces are marked, punctuation is a separate word, as in ALBERT's code, so masking a word masks no full stop.
     """
     if isinstance(tokenizer.model, models.WordPiece):
         return lambda piece: piece.startswith('##') and len(piece) > 2

@@ -35,4 +35,4 @@ def test_where_a_process_dies_the_rest_is_made_in_this_one(monkeypatch: pytest.M
 
     monkeypatch.setattr(module, 'in_processes', dying)
     assert plain(made_rows(found, 'train', processes=2, patience=0.0)) == plain(found.rows('train'))
-    assert 'a process that generates rows died; the rows from 16 on are generated in this one' in caplog.text
+    assert 'a process that generates rows died; the main process generates the rows from 16 on' in caplog.text

@@ -96,7 +96,7 @@ def test_images_of_one_kind_alone(other: str, tmp_path: Path):
         'train': open_set('pathfinder:rows=1:size=32:bars=4', 'x'),
         'dev': open_set(f'pathfinder:rows=1:{other}', 'x'),
     }
-    with pytest.raises(InputError, match='^the sets differ in size, bars, distractors or starts of their images'):
+    with pytest.raises(InputError, match='^the datasets differ in size, bars, distractors or starts of their images'):
         write_sets(sets, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -104,5 +104,7 @@ def test_images_of_one_kind_alone(other: str, tmp_path: Path):
 def test_kinds_that_are_not_written(tmp_path: Path):
     mixed = sets_of('recall:rows=1:length=9:pairs=1', ('dev',)) | sets_of('listops:rows=1:length=8-40', ('train',))
     for sets, found in ((mixed, 'listops, recall'), ({'dev': open_set('imdb:folder=x', 'dev')}, 'imdb')):
-        with pytest.raises(InputError, match=f'^the sets are of {found}; one kind is written, of listops, recall'):
+        with pytest.raises(
+            InputError, match=f'^the datasets are of {found}; write one kind at a time: listops, recall'
+        ):
             write_sets(sets, tmp_path)

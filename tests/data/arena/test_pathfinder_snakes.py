@@ -101,7 +101,7 @@ def test_a_full_board_has_no_room_for_a_distractor():
 def test_snakes_that_find_no_room_end_the_search(monkeypatch):
     monkeypatch.setattr(pathfinder_snakes, 'MOST_STARTS', 500)
     with pytest.raises(
-        InputError, match='^arena bars is 60; two snakes of so many bars find no room on 32 x 32 pixels$'
+        InputError, match='^arena bars is 60; two snakes of so many bars do not fit into 32 x 32 pixels$'
     ):
         two_snakes(np.random.default_rng(0), shapes_of(SETTINGS[32], 1), 60)
 

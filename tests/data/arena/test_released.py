@@ -128,7 +128,7 @@ def test_pictures_that_are_none(tmp_path: Path):
 
 @pytest.mark.parametrize('kind', ['listops', 'pathfinder'])
 def test_what_is_read_is_not_written_again(tmp_path: Path, kind: str):
-    with pytest.raises(InputError, match=f'^{kind}:folder=x is read from the files of the original, which are not wri'):
+    with pytest.raises(InputError, match=f'^{kind}:folder=x is read from the original files; only generated rows'):
         write_sets({'train': open_set(f'{kind}:folder=x', 'x')}, tmp_path)
 
 

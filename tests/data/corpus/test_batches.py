@@ -97,7 +97,7 @@ def test_workers_build_the_same_batches():
 def test_an_error_in_a_worker_comes_through():
     prepared = memory_prepared()
     prepared.train.tokens = prepared.train.tokens - 10_000
-    with pytest.raises(InputError, match=r'^train documents \[.*: token id -\d+ is not of the vocabulary'):
+    with pytest.raises(InputError, match=r'^train documents \[.*: token id -\d+ is not in the vocabulary'):
         train(prepared=prepared, config=make_config(workers=1))
 
 
@@ -220,7 +220,7 @@ def test_a_split_too_small_is_refused_before_the_first_batch():
 def test_an_error_in_a_row_comes_through():
     prepared = memory_prepared()
     prepared.train.tokens = prepared.train.tokens + 10**6
-    with pytest.raises(InputError, match=r'^train documents \[.*token id \d+ is not of the vocabulary'):
+    with pytest.raises(InputError, match=r'^train documents \[.*token id \d+ is not in the vocabulary'):
         train(prepared=prepared)
 
 

@@ -128,5 +128,5 @@ def test_an_id_outside_the_vocabulary_is_refused(wrong):
     corpus = memory_corpus(documents=3)
     corpus.tokens = np.full_like(corpus.tokens, wrong)
     rows = CorpusRows(corpus, memory_vocabulary(10_000), DataConfig(), 0)
-    with pytest.raises(InputError, match=f'token id {wrong} is not of the vocabulary'):
+    with pytest.raises(InputError, match=f'token id {wrong} is not in the vocabulary'):
         rows.row(0, 0)

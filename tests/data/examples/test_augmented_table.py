@@ -33,5 +33,5 @@ def test_cola_has_no_header_and_others_have_one(tmp_path: Path):
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r'rows are written as .csv, .tsv, .jsonl'):
+    with pytest.raises(InputError, match=r'rows must come from a file of .csv, .tsv, .jsonl'):
         list(TextTable(tmp_path / 'a.txt', ExamplesConfig(problem='classification')).rows([]))

@@ -39,7 +39,9 @@ def test_columns_by_number(tmp_path):
     content = '1 EU NNP B-ORG\n2 , , O\n'
     assert read(tmp_path / 'a', content, text='2', label='3')[0][:2] == (('EU', ','), ('NNP', ','))
     assert read(tmp_path / 'a', content, text='2', label='-1')[0][1] == ('B-ORG', 'O')
-    with pytest.raises(InputError, match="examples.text is 'word'; of such a file it is 'text' or a number from 1"):
+    with pytest.raises(
+        InputError, match="examples.text is 'word'; for such a file it must be 'text' or a number from 1"
+    ):
         read(tmp_path / 'a', content, text='word')
 
 
@@ -49,7 +51,7 @@ def test_conllu_words(tmp_path):
         (('#',), ('SYM',), (9,)),
     ]
     assert read(tmp_path / 'a.conllu', CONLLU, label='xpos')[0][1] == ('DT', 'VB', 'RB')
-    with pytest.raises(InputError, match="examples.label is 'pos'; of such a file it is id, form"):
+    with pytest.raises(InputError, match="examples.label is 'pos'; for such a file it must be id, form"):
         read(tmp_path / 'a.conllu', CONLLU, label='pos')
 
 
@@ -109,7 +111,7 @@ def test_a_fault_is_named_by_file_and_line(tmp_path, name, content, fault):
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match='a: line 1: 2 columns; examples.label is the one with number 4'):
+    with pytest.raises(InputError, match='a: line 1: 2 columns; examples.label is column 4'):
         read(tmp_path / 'a', 'x A\n', label='4')
 
 

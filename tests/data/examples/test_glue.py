@@ -62,7 +62,7 @@ def test_every_task_reads_its_columns(tmp_path, name):
 
 def test_every_task_is_in_the_table():
     assert set(GLUE) == {*HEADERS, 'ax'}
-    with pytest.raises(InputError, match="examples.name is 'sst'; examples.format 'glue' knows cola, sst2"):
+    with pytest.raises(InputError, match="examples.name is 'sst'; known with examples.format 'glue': cola, sst2"):
         glue_task('sst')
 
 
@@ -83,7 +83,7 @@ def test_a_folder_stands_for_its_files(tmp_path):
     both = f'{tmp_path}/train.tsv,{tmp_path}'
     assert glue_sources(both, 'train') == [f'{tmp_path}/train.tsv']
     (tmp_path / 'empty').mkdir()
-    with pytest.raises(InputError, match='empty: a folder without train.tsv'):
+    with pytest.raises(InputError, match='empty: the folder has no train.tsv'):
         glue_sources(str(tmp_path / 'empty'), 'train')
     assert glue_sources('', 'train') == []
 

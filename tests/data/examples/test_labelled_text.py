@@ -92,5 +92,5 @@ def test_numbers():
     for label in ('x', 'nan', 'inf', ''):
         with pytest.raises(InputError, match='f: line 3: label .* is not a number'):
             number_of(LabelledText('f', 'line 3', '0', ('a',), label))
-    with pytest.raises(InputError, match="^f: line 3: label '-1e39' is beyond the numbers of float32, 3.403e[+]38$"):
+    with pytest.raises(InputError, match="^f: line 3: label '-1e39' is beyond the range of float32, 3.403e[+]38$"):
         number_of(LabelledText('f', 'line 3', '0', ('a',), '-1e39'))

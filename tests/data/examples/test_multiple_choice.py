@@ -91,7 +91,7 @@ def test_only_a_test_file_may_lack_answers(tmp_path):
             'table',
             "line 1: field 'choices' is not a list of two",
         ),
-        ('a.jsonl', '{"text": "a", "choices": ["x", ""], "label": 0}', 'table', "field 'choices' holds something that"),
+        ('a.jsonl', '{"text": "a", "choices": ["x", ""], "label": 0}', 'table', "field 'choices' has an entry that"),
         ('a.tsv', 'o\tI am\ta\tb\tc\t3\n', 'swag', 'line 1: 6 fields where there are 7 columns'),
         ('a.txt', json.dumps(ARTICLE | {'answers': ['A']}), 'race', "'answers' are not lists of one length"),
         ('a.txt', json.dumps(ARTICLE | {'answers': ['A', 'E']}), 'race', "question 1: field 'answers' is 'E'"),

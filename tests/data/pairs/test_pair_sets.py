@@ -83,7 +83,7 @@ def test_other_sets_are_refused_by_the_field(text: str, said: str):
 
 def test_a_side_is_one_file(files, tmp_path: Path):
     written(tmp_path / 'b.de.gz', 'drei\n')
-    with pytest.raises(InputError, match='matches 2 files; a side of parallel lines is one file'):
+    with pytest.raises(InputError, match='matches 2 files; each side of parallel lines must be one file'):
         read(f'lines:{tmp_path}/*.de.gz,{files[1]}')
 
 

@@ -33,6 +33,6 @@ def test_a_file_that_is_no_array_record_is_named(tmp_path):
     (tmp_path / 'cut').write_bytes((tmp_path / 'cut').read_bytes()[:-70_000])
     (tmp_path / 'text').write_text('no records here')
     for name in ['cut', 'text']:
-        with pytest.raises(InputError, match=f'{name}: not a sound ArrayRecord file') as caught:
+        with pytest.raises(InputError, match=f'{name}: not a valid ArrayRecord file') as caught:
             list(record_documents([tmp_path / name]))
         assert '\n' not in str(caught.value)

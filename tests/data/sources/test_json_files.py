@@ -61,7 +61,7 @@ def test_values_and_defaults():
 
 def test_an_identifier_twice():
     check_identifiers([('a', 'one'), ('b', 'two')])
-    with pytest.raises(InputError, match="three: field 'id' is that of one too"):
+    with pytest.raises(InputError, match="three: field 'id' is the same as in one"):
         check_identifiers([('a', 'one'), ('b', 'two'), ('a', 'three')])
 
 

@@ -78,7 +78,7 @@ def test_a_cut_or_foreign_file_is_named_with_the_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match='dump.xml: not the XML of a dump'):
         list(dump_documents([path]))
     path.write_text('<!DOCTYPE m [<!ENTITY a "aaaa">]>\n<mediawiki>&a;</mediawiki>')
-    with pytest.raises(InputError, match='dump.xml: line 1: a document type, which dumps lack'):
+    with pytest.raises(InputError, match='dump.xml: line 1: a document type declaration, which dumps never have'):
         list(dump_documents([path]))
     monkeypatch.setattr(wikipedia_dump, 'PAGE_CHARACTERS', 9)
     with pytest.raises(InputError, match='line 1: a page of more than 9 characters'):

@@ -114,14 +114,14 @@ def test_a_side_that_cannot_be_read_is_named(tmp_path: Path):
         with pytest.raises(InputError, match=f'^tokenizer {tmp_path / name}: {message}'):
             MarianReader(tmp_path / name, vocabulary).ids(['a'])
     (tmp_path / 'source.spm').write_bytes(model_of(ENGLISH, remove_extra_whitespaces=False))
-    with pytest.raises(InputError, match='read here are unigram models that make one space of several'):
+    with pytest.raises(InputError, match='known: unigram models that merge repeated spaces into one'):
         MarianReader(tmp_path / 'source.spm', vocabulary).ids(['a'])
 
 
 def test_its_files_are_no_tokenizer_of_training(tmp_path: Path):
     write_marian(tmp_path)
     assert is_marian(tmp_path / 'source.spm') and not is_marian(tmp_path / 'spiece.model')
-    with pytest.raises(InputError, match='source.spm: models with two SentencePiece files translate here and are not'):
+    with pytest.raises(InputError, match='source.spm: models with two SentencePiece files can only translate, not be'):
         load_tokenizer(tmp_path / 'source.spm', lowercase=False)
 
 

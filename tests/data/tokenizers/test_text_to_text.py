@@ -61,7 +61,9 @@ def test_bart_begins_with_its_end_where_it_is_told_to(tmp_path: Path):
     ids = text_to_text_ids(tokenizer, 'bart')
     assert (ids.start, ids.pad, ids.end, ids.unknown, ids.mask) == (0, 1, 2, 3, 8)
     assert text_to_text_ids(tokenizer, 'bart', start='</s>').start == 2
-    with pytest.raises(InputError, match='tokenizer bart: no <go> in its vocabulary, which targets were to begin with'):
+    with pytest.raises(
+        InputError, match='tokenizer bart: no <go> in its vocabulary; it was named as first token of targets'
+    ):
         text_to_text_ids(tokenizer, 'bart', start='<go>')
 
 

@@ -176,7 +176,7 @@ def test_what_is_refused(tmp_path):
     row = {'_id': 'a', 'question': 'who', 'answer': 'ab', 'context': [], 'supporting_facts': []}
     path = tmp_path / 'a.json'
     path.write_text(json.dumps([row, row]))
-    with pytest.raises(InputError, match="row 1: question 'a': field 'id' is that of"):
+    with pytest.raises(InputError, match="row 1: question 'a': field 'id' is the same as in"):
         make_task(dev=str(path)).read('dev')
     assert len(make_task(train=str(path)).read('train')) == 2
 

@@ -264,7 +264,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(InputError, match="question 'r': no answers; questions without one need examples.has_no_answer"):
         make_task(dev=path).read('dev')
     assert make_task(dev=path, has_no_answer=True).read('dev')[0].answers == ()
-    with pytest.raises(InputError, match="field 'id' is that of"):
+    with pytest.raises(InputError, match="field 'id' is the same as in"):
         make_task(dev=f'{path},{path}', has_no_answer=True).read('dev')
     with pytest.raises(InputError, match="examples.format is 'table'"):
         make_task(format='table')
