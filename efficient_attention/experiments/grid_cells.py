@@ -21,8 +21,8 @@ from efficient_attention.workdir.folder_kind import YARDSTICKS
 
 MOST_WORDS = 200_000_000  # training words for baselines: all of each task, except Path-X (12,208 rows) and retrieval
 Cells = dict[tuple[str, str], dict[str, Any]]
-# Fields that a row's name stands for. One value in several rows would train the same data under several names. Tables
-# show a row's data once, and a column's mechanism only by the column's name.
+# Fields that a row's name stands for. One value in several rows would train the same data under several names. A table
+# describes a row's data once, and shows a column's mechanism only by the column's name.
 OF_ROW = ('examples.train', 'examples.dev', 'examples.test', 'data.source')
 OF_COLUMN = 'model.attention'
 

@@ -29,7 +29,7 @@ Cells = Mapping[tuple[str, str], Values]
 CHOICE, CELL = 'choice.json', 'cell.json'
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
 PILOT_SECONDS = 'pilot_seconds'  # further field of a choice; older cells lack it
-# Keys of a cell's values besides the config groups: the name of its sizes; {split: identity of its rows}; the fields
+# Keys of a cell's values besides the config groups: the name of its sizes; {split: digest of its rows}; the fields
 # that the command changed in all cells, as given, with {row} and {column}. Older folders lack the last two.
 SIZE, ROWS, OVERRIDES = 'size', 'rows', 'overrides'
 EQUAL = (SIZE, ROWS, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
@@ -52,15 +52,15 @@ FREE = (
     *('train.log_every_steps', 'train.stall_seconds'),
 )
 
-# Fields that a command may change for only some cells: machine settings, and values that the table shows per cell.
+# Overridden fields that cells of one row need not share: machine settings, and values that the table shows per cell.
 UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
 START = 'train.start_from'  # a path; only compared as set or not set
 PLACE = re.compile(r':(folder|source)=.*')  # the location of a dataset's rows
-DIGITS = 16  # of an identity; dataset folders have as many in their names
+DIGITS = 16  # of a digest; dataset folders have as many in their names
 
 
 def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the cells' values as JSON gives them back, with the name of their sizes, row identities and overrides."""
+    """Returns the cells' values as JSON gives them back, with the name of their sizes, row digests and overrides."""
     identities, found = RowIdentities(), {}
     for cell, values in cells.items():
         beside = {SIZE: size, ROWS: identities.of(values['examples']), OVERRIDES: overrides or {}}
@@ -154,8 +154,8 @@ def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
 
     Sizes may differ if `has_own_sizes`.
     """
-    # The flag: only cells with noted overrides. They are compared among themselves too, because older cells lack
-    # overrides.
+    # By row and flag. Cells with noted overrides are compared with one another (True) and with all cells (False),
+    # because older cells lack overrides.
     first: dict[tuple[str, bool], tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         for is_young in {False, OVERRIDES in values}:
@@ -170,7 +170,7 @@ def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
 
 
 def said(field: str) -> str:
-    """Returns a field's name; for a row identity, the name of its data."""
+    """Returns a field's name for messages; for the digest of a split's rows, 'the content of examples.<split>'."""
     group, _, split = field.partition('.')
     return f'the content of examples.{split}' if group == ROWS else field
 
@@ -233,7 +233,7 @@ def check_tested(cells: Cells) -> None:
 def differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yields (dotted name, both values) of each field in which two configs differ.
 
-    A missing field counts as its default, so that folders from before the field existed stay comparable. Row identities
+    A missing field counts as its default, so that folders from before the field existed stay comparable. Row digests
     are compared only if both are known.
     """
     before, now = completed(first), completed(second)
@@ -257,13 +257,13 @@ def completed(values: Values) -> dict[str, Any]:
 
 
 class RowIdentities:
-    """The identities of cells' rows, each computed once: a digest of tens of thousands of files takes seconds."""
+    """Digests of cells' rows, each computed once, because hashing tens of thousands of files takes seconds."""
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, str]] = {}
 
     def of(self, examples: Mapping[str, Any]) -> dict[str, str]:
-        """Returns {split: identity} of a cell's examples; {} if they cannot be read, which its training will report."""
+        """Returns {split: digest} of a cell's examples; {} if they cannot be read: training reports the error."""
         fields = {name: value for name, value in examples.items() if value is not None}
         key = json_sha256(fields)
         if key not in self.known:
@@ -276,7 +276,7 @@ class RowIdentities:
 
 
 def row_identity(config: ExamplesConfig, split: str) -> str:
-    """Returns the identity of a split's rows; it is the same on every machine and in every folder.
+    """Returns a digest that identifies a split's rows; it does not depend on the machine or the folder.
 
     Raises:
         InputError: the rows are missing.

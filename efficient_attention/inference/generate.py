@@ -201,7 +201,7 @@ def search_text(
 
 
 def read_units(kind: str, workdir: Path) -> Units:
-    """Returns the units saved in a run's workdir; raises InputError if they are missing or damaged."""
+    """Returns the run's vocabulary from its workdir; raises InputError if the files are missing or damaged."""
     try:
         return load_units(kind, workdir)
     except Exception as error:  # the tokenizers package raises Exception itself

@@ -18,7 +18,10 @@ CHUNK = 2**20  # held-out tokens at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Order:
-    """Counts of k-grams for one k; a context is the number of its (k - 1)-gram, or 0 for k = 1."""
+    """Counts of k-grams for one k.
+
+    The context of a token is the (k - 1)-gram before it, given by its number; 0 for k = 1.
+    """
 
     keys: np.ndarray  # int64, ascending: context x V + token per k-gram; a k-gram's index is its number
     counts: np.ndarray  # per k-gram

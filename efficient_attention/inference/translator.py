@@ -81,7 +81,8 @@ class Translator:
         self.cut_sources = 0  # sources so far with more tokens than allowed
         self.unknown = UnknownTokens(encoder.source.parts, encoder.source.tokenizer)
         self.unended = 0  # texts so far whose best target reached the token limit without an end
-        self.unwritten = structural_ids(encoder.target.tokenizer)  # not sentinels: each names the span after it
+        # Left out of texts. Sentinels stay, because each names the span that follows it.
+        self.unwritten = structural_ids(encoder.target.tokenizer)
 
     def __call__(
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None

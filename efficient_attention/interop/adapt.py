@@ -118,7 +118,8 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
         table_LE = embeddings['position']['embedding']
         longer_LE = tiled(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
-    if bool(after.global_tokens) == bool(before.global_tokens):  # true for layers of different sizes
+    # Layers of different sizes always return here: they cannot have global tokens.
+    if bool(after.global_tokens) == bool(before.global_tokens):
         return params | {'encoder': encoder | {'embeddings': embeddings}}
     attention = dict(stack['layers']['attention'])
     if after.global_tokens and not before.global_tokens:

@@ -79,7 +79,7 @@ def check_scales(flat: Mapping[str, np.ndarray]) -> None:
 
 
 def packed(flat: Mapping[str, np.ndarray]) -> Packed:
-    """Returns the arrays; those with many zeros become one bit per number and the numbers that are not zero."""
+    """Returns the arrays; an array with many zeros becomes one bit per number and its non-zero numbers."""
     tensors: Flat = {}
     shapes: dict[str, list[int]] = {}
     for name, array in flat.items():

@@ -186,7 +186,7 @@ OUR_FIELDS_OF = {
     'marian': ('kernel_init',),
     'pegasus': ('kernel_init',),
 }
-# Fields of a run's `examples` group that predictions depend on; exports keep them and the thresholds there too.
+# Fields of a run's `examples` group that predictions depend on; exports keep them, and the thresholds, under OUR_KEY.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
 # Fields of a run's `pairs` group, for encoder-decoders.
 OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)

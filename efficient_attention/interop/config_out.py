@@ -126,7 +126,8 @@ def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Sai
     }
     unsaid = {name: value for name, value in differing.items() if name in our_fields(kind)}
     lost = [name for name in differing if name not in unsaid]
-    if kind != 'distilbert' and not family.decoder and not model.token_types:  # others always add a vector
+    # All other families of encoders add a token-type vector to every token.
+    if kind != 'distilbert' and not family.decoder and not model.token_types:
         lost.append('token_types')
     if kind == 'longformer' and not model.global_tokens:  # Longformer always has projections for global tokens
         lost.append('global_tokens')

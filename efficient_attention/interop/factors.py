@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 Tree = dict[Any, Any]
-PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}  # full matrix: its factors
-LEAST_WEIGHT = 0.01  # added to weights of mean 1
+PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}  # full matrix -> its two factors
+LEAST_WEIGHT = 0.01  # added to weights of mean 1, so that no row is ignored
 LEAVES = {'left': 'kernel', 'right': 'kernel', 'table': 'embedding', 'projection': 'kernel'}
 
 

@@ -27,7 +27,7 @@ class Family:
 
     model_type: str
     stem: str  # start of class names: 'Bert' of 'BertForMaskedLM'
-    prefix: str  # of the base model's tensors in a model with a head
+    prefix: str  # of the names of the base model's tensors in a model with a head
     encoder: Names
     masked_lm: Names = dataclasses.field(default_factory=dict)
     sequence: Pooled = NO_HEAD
@@ -36,7 +36,7 @@ class Family:
     token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
     pooler: str = ''  # '' = the family has none
     pair: str = ''  # the sentence-pair classifier of pretraining; '' = none
-    detector: Names = dataclasses.field(default_factory=dict)  # of replaced tokens (ELECTRA)
+    detector: Names = dataclasses.field(default_factory=dict)  # the head that detects replaced tokens (ELECTRA)
     is_masked_lm_erf: bool = False  # the masked-LM head uses the exact GELU, whatever the layers use
     decoder: Names = dataclasses.field(default_factory=dict)  # includes the table that both stacks share
     gated: Names = dataclasses.field(default_factory=dict)  # replaces other names in models with `feed_forward_gate`
@@ -151,7 +151,7 @@ T5_DECODER = {
     'decoder/norm': 'decoder.final_layer_norm',
     'decoder/head/dense': 'lm_head',
 }
-T5_GATED = {  # 'wi' of layers with gates
+T5_GATED = {  # layers with gates have these two kernels in place of 'wi'
     f'{_OURS}/feed_forward/gate': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_0',
     f'{_OURS}/feed_forward/up': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_1',
     f'{_DECODER}/feed_forward/gate': 'decoder.block.{layer}.layer.2.DenseReluDense.wi_0',

@@ -44,8 +44,12 @@ NEUTRAL |= {'encoder_repetition_penalty': 1}
 OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
 OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
 OLD_MOST = 20  # the default `max_length` of transformers
-BEAM_DEFAULTS = {'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}  # of transformers, if a file states only beams
-DEFAULT_TOP_K = 50  # of transformers, for sampling
+BEAM_DEFAULTS = {
+    'penalty': 'length',
+    'alpha': 1.0,
+    'stop': 'early',
+}  # defaults of transformers, if a file states only beams
+DEFAULT_TOP_K = 50  # the default of transformers for sampling
 
 
 class Forced(NamedTuple):
@@ -216,7 +220,7 @@ def lengths(stated: Mapping[str, Any]) -> dict[str, Any]:
     if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
     if most is not None:
-        found |= {'max_tokens': most, 'extra': most}  # for every source length
+        found |= {'max_tokens': most, 'extra': most}  # `extra` removes the dependence on the source's length
     if {'min_length', 'min_new_tokens'} & whole.keys():
         found['min_tokens'] = max(0, whole.get('min_length', 0) - 1, whole.get('min_new_tokens', 0))
     return found

@@ -44,7 +44,7 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
         has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
         return with_fields(known, output_bias=has_bias)
     if known.model.output_scale:
-        return known  # the check of all tensors refuses a head other than the table
+        return known  # a head that differs from the table is refused later, by `read_tensors`
     if HEAD not in found and (known.ending == 'Model' or not is_tied_by(values)):
         raise InputError(f'{path}: the head {HEAD} is missing; a model with unscaled outputs needs it')
     table = copies_of(known.family)[HEAD]
@@ -55,7 +55,7 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
 def is_tied_by(values: Mapping[str, Any]) -> bool:
     """Returns whether config.json ties the outputs of a T5 to the token table.
 
-    It is asked for a T5 without a head and with unscaled outputs.
+    The question arises for a T5 file that has no head and leaves outputs unscaled.
     """
     if values.get('model_type') == 'mt5':  # transformers 5 writes TIED for mT5 and never scales its outputs
         return values.get(TIED) is True

@@ -25,7 +25,7 @@ from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.pooling import Pooler
 
 LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
-OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # of normalisations in the first releases
+OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # normalisation parameters in the oldest released files
 LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
 OUTPUT_BIAS = 'decoder/head/bias'  # of an encoder-decoder; stored as [1, n] under a name without '.bias'
 # Released files also contain these: buffers that can be computed, and poolers of models that use none.

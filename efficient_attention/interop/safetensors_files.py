@@ -26,7 +26,7 @@ SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
 OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
-BYTES = 4  # per number after reading
+BYTES = 4  # per number after reading, float32
 INTEGERS = ('I8', 'U8')
 WEIGHT, SCALE = '.weight', '_scale'  # endings of the names of a layer's integers and of their scales
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
@@ -47,9 +47,9 @@ class TensorFolder:
         listed = {} if (folder / SINGLE).is_file() else shards_of(folder)  # the same choice as in transformers
         for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
             with opened(path) as file:
-                for name in file.keys():  # not a mapping
+                for name in file.keys():  # noqa: SIM118  not a mapping
                     self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
-        # Scales belong to their layer's `weight` and are no tensors to read by name (interop/compressed_tensors.py).
+        # A scale is part of its layer's `weight`, not a tensor by itself (interop/compressed_tensors.py).
         self.scales = {
             name for name in self.shapes if name.endswith(WEIGHT + SCALE) and name[: -len(SCALE)] in self.shapes
         }
