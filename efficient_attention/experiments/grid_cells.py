@@ -35,8 +35,8 @@ def cells_of(
     In the text of an override, `{row}` and `{column}` stand for the cell's names, as in a workdir to start from.
 
     Raises:
-        InputError: the file cannot be read or refuses a cell, a name occurs twice, a field is unknown, or an override
-            gives several rows the same examples or changes a column's attention.
+        InputError: the file cannot be read or refuses a cell, a name occurs twice, or a field is unknown; or an
+            override gives several rows the same examples or changes a column's attention.
     """
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
@@ -134,8 +134,7 @@ def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
 def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
     """Returns the baselines of each row of long-range tasks, {row: {name: accuracy}}, cached in the grid's folder.
 
-    Baselines read the same as a model: the first `data.length` words of each text. They learn from the first training
-    rows.
+    Like a model, baselines read the first `data.length` words of each text. They learn from the first training rows.
 
     Raises:
         InputError: rows cannot be read.

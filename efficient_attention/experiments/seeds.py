@@ -36,8 +36,8 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         {'seeds': {seed: metrics}, 'mean': metrics, 'deviation': metrics}.
 
     Raises:
-        InputError: a seed is not a whole number or occurs twice, the folder is a run's or a grid's, no text is held
-            out, or `train` raises it.
+        InputError: a seed is invalid or occurs twice, the folder is a run's or a grid's, no text is held out, or
+            `train` raises it.
         RunError, InputError: the folder of compiled programs cannot be made.
         RunStopped: a stop signal ended a run; the same call resumes.
     """
@@ -75,7 +75,7 @@ def refuse_a_seed(overrides: Mapping[str, Any]) -> None:
 
 
 def is_seed(text: str) -> bool:
-    """Returns whether a text is a valid `train.seed`, a whole number as Python writes it."""
+    """Returns whether a text is a valid `train.seed`: a whole number without sign or leading zeros."""
     is_short = len(text) <= len(str(MOST_SEED))
     return is_short and text.isdecimal() and text == str(int(text)) and int(text) <= MOST_SEED
 

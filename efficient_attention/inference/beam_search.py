@@ -34,8 +34,7 @@ BLOCK_SIZES = (32, 128)
 class Start(NamedTuple):
     """Texts to continue: the decoder state before the newest token of each row, and that token, int32 [B].
 
-    `before_BP` has all tokens read so far, for the rules of a search: int32, -1 before shorter prompts; None = no
-    tokens.
+    `before_BP` has all tokens read so far, for the rules of a search: int32, -1 before shorter prompts; None = none.
     """
 
     state: DecodeState
@@ -159,8 +158,7 @@ def no_hypotheses(rows: int, search: Search) -> Hypotheses:
 def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
     """Returns bool [B]: whether a row still has an open beam that may beat its lowest kept score.
 
-    With 'early', an open beam must beat that score if it ends now. With 'first', fewer texts must have ended than there
-    are beams.
+    'early': an open beam must beat that score if it ends now. 'first': fewer texts than beams must have ended.
     """
     highest_B = beams.log_probs_BK.max(axis=1)
     if search.stop == 'first':
@@ -233,9 +231,9 @@ def highest(sums_Bs: Array, count: int) -> tuple[Array, Array]:
 
 def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
     """Returns the highest numbers of each row and their positions; among equal numbers the first wins."""
-    # Without barriers, a slice of the results makes XLA sort the whole row, and a step of T5-small takes five times as
-    # long on a CPU. One barrier over both results would attach to the top-k operation itself. With several CPU devices,
-    # XLA then crashes the process when it decomposes that operation.
+    # Without barriers, a slice of the results makes XLA sort the whole row: a step of T5-small takes five times as long
+    # on a CPU. One barrier over both results would attach to the top-k operation itself. With several CPU devices, XLA
+    # then crashes the process when it decomposes that operation.
     best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
     return best_Bc, places_Bc
 

@@ -101,8 +101,7 @@ class TextToTextPipeline:
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Returns the target of a text; a list of targets if `best` is above 1; a list of either if `texts` is a list.
 
-        A target is {'text', 'score', 'is_ended'}. 'is_ended' says whether the model ended the text; otherwise the token
-        limit did.
+        A target is {'text', 'score', 'is_ended'}. 'is_ended' is False if the token limit ended the text.
 
         Raises:
             InputError: a text is empty, or an entry is not a text.
@@ -156,8 +155,7 @@ class TextGenerationPipeline:
         A prompt gives the same text by itself and in a list. If `best` is above 1, each prompt has a list of texts.
 
         Raises:
-            InputError: a prompt is not a text, is empty, has characters outside the vocabulary, or leaves too few
-                positions.
+            InputError: a prompt is not a text, is empty, is too long, or has characters outside the vocabulary.
         """
         found = for_each(prompts if isinstance(prompts, list) else [prompts], self.written)
         return found if isinstance(prompts, list) else found[0]

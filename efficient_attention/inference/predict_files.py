@@ -36,8 +36,7 @@ def predict_files(
         checkpoint: the workdir's checkpoint, as in `pipeline`.
         batch_size: rows at a time.
         length: most tokens per row; 0 = as in training.
-        fields: fields of the config's `examples` group that replace the run's, such as `test='my.csv'`,
-            `text='review'`.
+        fields: fields of the config's `examples` group that replace the run's, such as `test='my.csv'`.
 
     Raises:
         InputError: files or labels are missing, the checkpoint has no head, or the folder is not empty.

@@ -44,8 +44,8 @@ def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig
         config: replaces the workdir's config; it may differ only in fields that do not change the parameters.
 
     Raises:
-        InputError: there is no run or checkpoint, the checkpoint does not fit the config, the data has changed, or the
-            evaluation's batch does not divide over the devices.
+        InputError: the run or checkpoint is missing, the checkpoint does not fit the config, the data has changed, or
+            the evaluation's batch does not divide over the devices.
     """
     config = config or read_config(workdir)
     mesh = make_mesh(config.mesh)

@@ -69,8 +69,7 @@ def sample(
 ) -> Array:
     """Returns one sampled token per row, int32 [B].
 
-    A token depends only on the row's logits, the seed, the step and the row's number. By default row numbers count from
-    0.
+    A token depends only on the row's logits, the seed, the step and the row's number (by default 0, 1, ...).
     """
     filtered_BV = filter_logits(logits_BV.astype(jnp.float32), sampling)
     rng = jax.random.fold_in(jax.random.key(seed), step)

@@ -217,8 +217,7 @@ class Transducer:
     def batches(self, lengths: list[int], rows: Sequence[Sized]) -> Iterator[Batch]:
         """Yields the batches of sources, shortest first; `lengths` are the padded row lengths of the sources.
 
-        Sources that do not fill a batch join rows up to twice as long, because each further batch size compiles a
-        program.
+        Sources that do not fill a batch join rows up to twice as long, because each new batch size compiles a program.
         """
         full, waiting = 0, list[int]()  # `full`: row length of the last full batch, to reuse its program
         numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))

@@ -330,7 +330,7 @@ class UnknownTokens:
                 self.words[part.strip()] = None
 
     def take(self) -> str:
-        """Returns a line about the texts since the last call, or '' if no token was unknown; resets the counts."""
+        """Returns a line about unknown tokens since the last call, or '' if there were none; resets the counts."""
         count, total, words = self.count, self.total, ', '.join(map(repr, self.words))
         such = f'such as {words}' if count > NAMED == len(self.words) else words
         self.count, self.total, self.words = 0, 0, {}

@@ -90,8 +90,7 @@ class WordReplacer:
     def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
         """Returns the ids of the text with one word masked, then of the whole text; and the mask's position.
 
-        If both together are too long, the whole text is left out. If the masked text by itself is too long, returns
-        None.
+        If both together are too long, the whole text is left out. If even the masked text is too long, returns None.
         """
         vocabulary, encode = self.filler.vocabulary, self.reader.encode
         before = encode(text[: match.start()], add_special_tokens=False).ids

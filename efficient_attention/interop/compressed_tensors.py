@@ -77,7 +77,7 @@ def scales(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: b
 
 
 def quantization_config(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: bool) -> dict[str, Any]:
-    """Returns the `quantization_config` of config.json, which names the rounding and the linear layers without it."""
+    """Returns the `quantization_config` of config.json: how layers are rounded, and which linear layers are not."""
     floats = [one for one in tensors if one.path.endswith('/kernel') and one.path + SCALE not in codes]
     names = [written_name(family, name, is_bare=is_bare) for tensor in floats for name in tensor.names]
     names += [name for name in copies_of(family) if name.endswith('.weight')]

@@ -93,9 +93,9 @@ def parts(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[
 def squares_of(graph: nnx.GraphDef, objective: Objective, params: Any, batch: Batch, *, is_squared: bool) -> Any:
     """Returns sums of squared gradients over the rows of a batch, each with its own loss.
 
-    If `is_squared` is False, the gradients are added as they are: layers with `weighs_inputs` return input squares as
-    gradients, equal in all columns. A matrix [..., I, O] is reduced over O to [..., I]; arrays with fewer than two axes
-    give 0.
+    A matrix [..., I, O] gives sums [..., I] over O; an array with fewer than two axes gives 0. If `is_squared` is
+    False, the gradients are added as they are, one column of each: layers with `weighs_inputs` return input squares as
+    gradients, equal in all columns.
     """
 
     def loss_of(params: Any, row: Batch) -> jax.Array:
