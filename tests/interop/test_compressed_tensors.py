@@ -77,7 +77,7 @@ def test_an_export_in_floats_has_no_word_of_them(tmp_path: Path):
             lambda: quantize(shrink(masked(drawn({}))), 'int8'),
             'layers of different sizes have an 8-bit form only in the compact export',
         ),
-        (lambda: quantize(low_rank(drawn({}), ranks=('up=4',)), 'int8'), 'kernels that are products'),
+        (lambda: quantize(low_rank(drawn({}), ranks=('up=4',)), 'int8'), 'factored kernels and layers'),
         (lambda: quantize(drawn({}), 'int8', ('stack', 'pooler')), 'float_layers stack, pooler leaves no kernel to ro'),
     ],
     ids=['float', 'weights', 'shrunk', 'low rank', 'tables'],
