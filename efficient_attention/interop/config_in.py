@@ -53,7 +53,7 @@ ARCHITECTURES = {
     'ForMultipleChoice': ('choice', 'multiple_choice'),
     'ForQuestionAnswering': ('span', 'question_answering'),
 }
-DROPOUTS = {  # keys of a head's dropout, the first with a number counts; DistilBERT has one per kind
+DROPOUTS = {  # DistilBERT's dropout keys per kind of head; tried before HEAD_DROPOUTS
     'sequence': ('seq_classif_dropout',),
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),

@@ -1,7 +1,7 @@
 """Measures the importance of each input of a trained model's kernels, for low-rank factors that lose the least.
 
-Two ways. By gradients: an estimate of the Fisher information, summed over each row of a kernel (Hsu et al. 2022, arXiv
-2207.00112). By inputs: weights the error of a kernel's outputs over the tokens of a corpus.
+Squared gradients estimate the Fisher information, summed over each row of a kernel (Hsu et al. 2022,
+arXiv 2207.00112). With squared inputs, factors are chosen for a small error of the kernel's outputs on real tokens.
 """
 
 import dataclasses
