@@ -126,7 +126,7 @@ BAD_ARENA = {
     ),
     'grid of one cell': BadInput(
         'scripts/train_grid.py --config=configs/arena.py:text,full --rows=text --workdir={here}/grid',
-        "--config has 'text,full' behind the file; cells are named by --rows, --columns and --size",
+        "--config has 'text,full' after the file; cells are named by --rows, --columns and --size",
     ),
     'grid of rates that are none': grid(
         '--rows=recall --rates=0', "--rates is '0'; it must be different numbers above 0"

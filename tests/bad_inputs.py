@@ -268,7 +268,7 @@ BAD_INPUTS = {
     'model architectures': model('{here}/model/config.json: architectures is 3; it must be', fields(architectures=3)),
     'model wide': model(f'{{here}}/model/config.json: hidden_size is {LARGE}; a whole', fields(hidden_size=LARGE)),
     'model layers': model('{here}/model/config.json: model.layers is 1000000000;', fields(num_hidden_layers=10**9)),
-    'model vocabulary': model('{here}/model: its tensors are not those of its config.json', fields(vocab_size=10**9)),
+    'model vocabulary': model('{here}/model: its tensors do not match its config.json', fields(vocab_size=10**9)),
     'model dropout': model("{here}/model/config.json: classifier_dropout is 'x'; it", fields(classifier_dropout='x')),
     'model pickle alone': model(
         '{here}/model: no model.safetensors; pytorch_model.bin is a pickle, which may run code',
@@ -288,7 +288,7 @@ BAD_INPUTS = {
         '{here}/model/model.safetensors: cannot be read (', tensors({'a': tensor([2**40, 2**40])}, bytes(4))
     ),
     'header name twice': model(
-        '{here}/model: its tensors are not those of its config.json',
+        '{here}/model: its tensors do not match its config.json',
         tensors(
             b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
             bytes(4),
@@ -296,7 +296,7 @@ BAD_INPUTS = {
     ),
     'header deep': model('{here}/model/model.safetensors: cannot be read (', tensors(DEEP.encode())),
     'header name with an escape': model(
-        '{here}/model: its tensors are not those of its config.json',
+        '{here}/model: its tensors do not match its config.json',
         tensors({'\x1b[31mred\r\n': tensor([1])}, bytes(4)),
     ),
     'file of holes': model('{here}/model', promised(8192)),

@@ -120,7 +120,7 @@ BAD_PAIRS = {
     ),
     'translation scored as lines': BadInput(
         'scripts/translate.py --output={here}/a.jsonl --references={here}/a.jsonl',
-        '{here}/a.jsonl has an object a line; add --format jsonl',
+        '{here}/a.jsonl has a JSON object on each line; add --format jsonl',
         {'a.jsonl': '{"best": []}\n'},
     ),
     'pairs all overlong': lines(

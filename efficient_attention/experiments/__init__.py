@@ -1,1 +1,1 @@
-"""Many runs of one plan: a config with several seeds, and a grid of tasks by mechanisms."""
+"""Plans of many runs: one config with several seeds, and a grid of tasks by mechanisms."""

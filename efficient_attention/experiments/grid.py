@@ -1,8 +1,8 @@
-"""A table of runs: every row, a task, by every column, a mechanism; trained one after another, resumed, summed up.
+"""Trains a grid of runs, each row a task and each column a mechanism; resumes and summarises it.
 
-A cell is trained with each seed, its best checkpoint by the metric of the validation rows is scored once on the test
-rows, and what it took is noted. A cell that fails is named and the others go on. Several processes may train cells of
-one folder: each sums up all that are there, and a cell that another one trains is refused by its workdir's lock.
+A cell is trained with each seed. Its best checkpoint by the validation metric is scored once on the test rows. Time and
+memory are recorded. If a cell fails, its error is reported and the other cells go on. Several processes may train cells
+of one folder: each summarises all cells in the folder, and the workdir's lock prevents two from training one cell.
 """
 
 import dataclasses
@@ -53,19 +53,19 @@ from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import read_metrics
 
 LOG = logging.getLogger(__name__)
-TEST = 'test.json'  # of a seed's workdir
-ERROR = 'error.txt'  # of a cell's folder: how it failed
+TEST = 'test.json'  # in a seed's workdir
+ERROR = 'error.txt'  # in a cell's folder: how the cell failed
 PILOT_METRIC = f'{TERM}_loss'
 FULL = 'full'  # the column that others are compared with
 
 
 class Pilots(NamedTuple):
-    """Runs of a cell, one with each learning rate; the rate that is best by the validation rows is then used.
+    """Trial runs of a cell, one per learning rate; the rate with the best validation result is used.
 
     Attributes:
-        rates: none = the config's.
-        steps: of each run, 0 = as many as the cell has. Such a run is evaluated as the cell is, and the best one is the
-            cell's run with the first seed.
+        rates: learning rates to try; () = the config's rate without trial runs.
+        steps: steps per trial run; 0 = as many as the cell. Such a run is evaluated like the cell, and the best one
+            becomes the cell's run with the first seed.
     """
 
     rates: tuple[float, ...] = ()
@@ -74,16 +74,16 @@ class Pilots(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What is trained.
+    """The plan of a grid.
 
     Attributes:
-        cells: (row, column) -> the values of its config, as a config file gives them.
-        workdir: of all cells: <workdir>/<row>/<column>/seed_<n>.
+        cells: (row, column) -> the config values from a config file.
+        workdir: the grid's folder; a run is in <workdir>/<row>/<column>/seed_<n>.
         seeds: whole numbers as text.
-        pilots: how each cell's learning rate is chosen.
-        size: the name of the cells' sizes, '' = the config file's own.
-        has_own_sizes: whether cells of a row have sizes of their own.
-        overrides: {dotted field: value} by which cells have other values than the config file gives them.
+        pilots: trial runs that choose each cell's learning rate.
+        size: the name of the cells' sizes, '' = the config file's default.
+        has_own_sizes: whether cells of a row may differ in size.
+        overrides: {dotted field: value} that replace values of the config file in all cells.
     """
 
     cells: Mapping[tuple[str, str], Values]
@@ -95,16 +95,16 @@ class Grid:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def folder(self, row: str, column: str) -> Path:
-        """Of a cell."""
+        """Returns the folder of a cell."""
         return self.workdir / row / column
 
 
 def train_grid(grid: Grid) -> dict[str, Any]:
-    """Trains every cell; returns {row: {column: what `train_cell` returns, or {'error': line}}}.
+    """Trains every cell; returns {row: {column: the result of `train_cell`, or {'error': line}}}.
 
     Raises:
-        InputError: bad seeds, cells of a row that differ in their rows, steps or sizes, or a workdir of other configs.
-        RunStopped: a stop signal ended a run; the same call goes on from there.
+        InputError: seeds are invalid, cells of a row differ in data, steps or sizes, or the workdir has other configs.
+        RunStopped: a stop signal ended a run; the same call resumes.
     """
     check_seeds(grid.seeds)
     check_tested(grid.cells)
@@ -120,7 +120,7 @@ def train_grid(grid: Grid) -> dict[str, Any]:
             result = train_cell(grid, row, column, cells[row, column])
         except (RunStopped, KeyboardInterrupt):
             raise
-        except Exception as error:  # whatever it is, the other cells go on
+        except Exception as error:  # any error: the other cells go on
             show_error(RunError(f'{row}, {column}: {one_line(error)}'))
             result = {'error': kind_and_line(error)}
             note_error(grid.folder(row, column), error)
@@ -129,15 +129,20 @@ def train_grid(grid: Grid) -> dict[str, Any]:
 
 
 def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, Any]:
-    """Trains and tests a cell with each seed; `values` are the noted ones.
+    """Trains and tests a cell with each seed, and returns its result; `values` are from `noted`.
 
     Returns:
-        'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
-        metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
-        loss, or the metric of runs as long as the cell's}, 'pilot_steps', 'pilot_seconds' of pilots that are no seed's
-        run; 'curves': {folder: evaluations}; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means
-        over seeds; 'temporary_bytes' of a step with rows of full length; 'machine'; 'shared_fields' and 'step_fields'
-        of the config.
+        'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}};
+        'mean' and 'deviation' of the test metrics over seeds;
+        'metric' and 'mode', which define the best evaluation;
+        'learning_rate', 'pilots': {rate: loss, or the metric of trial runs as long as the cell's}, 'pilot_steps',
+        'pilot_seconds' of trial runs that became no seed's run;
+        'curves': {folder: evaluations};
+        'parameters';
+        'steps', 'steps_per_second', 'seconds' of training, means over seeds;
+        'temporary_bytes' of a step with rows of full length;
+        'machine';
+        'shared_fields' and 'step_fields' of the config.
     """
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
@@ -148,7 +153,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         rate, pilots = chosen_rate(filled, folder, grid)
         choice = {'learning_rate': rate, 'pilots': pilots}
         choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
-        first = '' if grid.pilots.steps else f'{rate:g}'  # the rate whose pilot becomes the first seed's run
+        first = '' if grid.pilots.steps else f'{rate:g}'  # the rate whose trial run becomes the first seed's run
         choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:
             write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
@@ -181,31 +186,31 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
 
 
 def note_error(folder: Path, error: Exception) -> None:
-    """Writes a line on how a cell failed into its folder and, below it, where in the program."""
+    """Writes an error's line and its traceback into a cell's folder."""
     if jax.process_index() == 0:
         write_atomically(folder / ERROR, f'{kind_and_line(error)}\n\n' + ''.join(traceback.format_exception(error)))
 
 
 def kind_and_line(error: Exception) -> str:
-    """An error's kind and what it says, in one line."""
+    """Returns an error's type and message in one line."""
     return f'{type(error).__name__}: {one_line(error)}'
 
 
 def finished(folder: Path, grid: Grid) -> dict[str, Any]:
-    """What is known of a cell that has all that is asked for, so that nothing of it is opened again; else {}."""
+    """Returns the result of a cell that has all requested seeds, so that its runs are not opened again; else {}."""
     known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
     return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
 
 def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, dict[str, float | None]]:
-    """The learning rate whose pilot is the best on the validation rows; the config's without pilots.
+    """Returns the learning rate of the best trial run, and the loss or metric of each rate; else the config's rate.
 
-    Short pilots are compared by their loss: after so few steps the best accuracy is often that of the most frequent
-    class for all rates. Pilots as long as the cell are compared by the metric that chooses a cell's checkpoint. Also
-    returns this loss or metric for each rate; None for a rate at which too many steps are not finite.
+    Short trial runs are compared by their validation loss: after so few steps, the best accuracy at every rate is often
+    the accuracy of the most frequent class. Runs as long as the cell are compared by the metric that chooses a cell's
+    checkpoint. A rate with too many non-finite steps gets None.
 
     Raises:
-        RunError: all rates are such.
+        RunError: every rate has too many non-finite steps.
     """
     pilots, checkpoint = grid.pilots, filled.config.checkpoint
     if not pilots.rates:
@@ -226,13 +231,13 @@ def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, 
             found[f'{rate:g}'] = number
     good = {rate: known for rate in pilots.rates if (known := found[f'{rate:g}']) is not None}
     if not good:
-        raise RunError(f'{folder}: no pilot of the rates {", ".join(found)} is finite')
+        raise RunError(f'{folder}: no trial run of the rates {", ".join(found)} stayed finite')
     sign = 1 if mode == 'min' else -1
     return min(good, key=lambda rate: sign * good[rate]), found
 
 
 def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
-    """The config of a pilot; with 0 steps it is the cell's with the first seed, except for the learning rate."""
+    """Returns the config of a trial run; with 0 steps, the cell's config with this rate and the first seed."""
     if not steps:
         return with_fields(config, optimizer={'learning_rate': rate}, train={'seed': int(first_seed)})
     return with_fields(
@@ -245,15 +250,15 @@ def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) ->
 
 
 def keep_pilot(folder: Path, rate: float, seed: str) -> None:
-    """Renames the pilot with the chosen rate, as long as the cell's runs, to the run of a seed."""
-    all_find(lambda: None)  # waits until every process has read the pilot
+    """Renames the best trial run to a seed's run; it must be as long as the cell's runs."""
+    all_find(lambda: None)  # waits until every process has read the trial run
     pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
     if jax.process_index() == 0 and pilot.is_dir() and not workdir.exists():
         pilot.rename(workdir)
 
 
 def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """{'seed_0': {'step': [...], 'accuracy': [...], ...}}: the evaluations of each run of a cell, pilots too."""
+    """Returns the evaluations of each run of a cell, trial runs included: {'seed_0': {'step': [...], ...}}."""
     curves = {}
     for workdir in sorted(path.parent for path in folder.glob(f'*/{METRICS}')):
         lines = CheckpointReader(workdir).evaluations()
@@ -263,13 +268,13 @@ def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
-    """The seeds that are asked for, and those that the cell has been tested with before, by number."""
+    """Returns the requested seeds and the seeds tested earlier, in ascending order."""
     before = {path.parent.name.removeprefix('seed_') for path in folder.glob(f'seed_*/{TEST}')}
     return sorted({*seeds, *before}, key=int)
 
 
 def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
-    """Trains one seed to its end and scores its best checkpoint once; what was scored before is read."""
+    """Trains one seed to its end and scores its best checkpoint once; earlier scores are read from their file."""
     config = with_fields(filled.config, train={'seed': int(seed)})
     train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
     dev = best_evaluation(workdir, config.checkpoint)
@@ -283,7 +288,7 @@ def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, di
 
 
 def speed_of(workdir: Path) -> tuple[float, float]:
-    """Steps a second, the median of the log's lines, and the seconds of all of them, evaluations left out."""
+    """Returns the median of the logged steps per second, and the seconds of all logged steps without evaluations."""
     lines = [line for line in read_metrics(workdir) if line['split'] == 'train' and line.get('steps_per_second')]
     if not lines:
         return 0.0, 0.0
@@ -294,9 +299,9 @@ def speed_of(workdir: Path) -> tuple[float, float]:
 
 
 def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
-    """'parameters', and the 'temporary_bytes' of a training step with rows of full length; read where they are known.
+    """Returns 'parameters' and the 'temporary_bytes' of a training step with rows of full length.
 
-    The parameters are those of the encoder and its head.
+    They are read from an existing result. 'parameters' counts the encoder and its head.
     """
     path = folder / CELL
     if path.is_file():
@@ -318,15 +323,17 @@ def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
 
 
 def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
-    """The config with other values of some fields, by group."""
+    """Returns the config with some fields replaced, by group."""
     changed = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in groups.items()}
     return dataclasses.replace(config, **changed)
 
 
 def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
-    """{row: {column: result}} of all cells of a grid's folder that are complete, by whichever process; of one that
-    failed and has no result {'error': line}, of one that failed with a further seed its result and
-    'failed_seed': line."""
+    """Returns {row: {column: result}} of all cells in a grid's folder with a result or an error, from any process.
+
+    A failed cell without a result is {'error': line}. A cell that failed with a further seed has its result and
+    'failed_seed': line.
+    """
     found: dict[str, dict[str, Any]] = {}
     folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
     for folder in sorted(folders):
@@ -339,7 +346,10 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
 
 
 def last_error(folder: Path) -> str:
-    """Kind and text of the error that ended a cell, which `note_error` wrote; a traceback alone ends with them."""
+    """Returns the type and message of the error that ended a cell, from the file of `note_error`.
+
+    A file with only a traceback ends with them.
+    """
     lines = (folder / ERROR).read_text(encoding='utf-8').strip().splitlines()
     if lines and not lines[0].startswith('Traceback'):
         return lines[0]

@@ -1,4 +1,4 @@
-"""The cells of a grid out of a config file, and the yardsticks of its rows."""
+"""Builds the cells of a grid from a config file, and computes the baselines of its rows."""
 
 import importlib.util
 import inspect
@@ -19,10 +19,10 @@ from efficient_attention.experiments.grid_configs import read_object
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.folder_kind import YARDSTICKS
 
-MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X (12,208 rows) and retrieval
+MOST_WORDS = 200_000_000  # training words for baselines: all of each task, except Path-X (12,208 rows) and retrieval
 Cells = dict[tuple[str, str], dict[str, Any]]
-# What a row is the name of: one value of these for several rows would train the same under several names. Tables print
-# the rows that a single one was trained on, and nothing of a mechanism but its column.
+# Fields that a row's name stands for. One value in several rows would train the same data under several names. A table
+# describes a row's data once, and shows a column's mechanism only by the column's name.
 OF_ROW = ('examples.train', 'examples.dev', 'examples.test', 'data.source')
 OF_COLUMN = 'model.attention'
 
@@ -30,20 +30,22 @@ OF_COLUMN = 'model.attention'
 def cells_of(
     file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], size: str = ''
 ) -> Cells:
-    """(row, column) -> the values of the config that the file gives for '<row>,<column>[,<size>]', with the overrides.
+    """Returns (row, column) -> the config values that the file gives for '<row>,<column>[,<size>]', with the overrides.
 
-    In the text of an override `{row}` and `{column}` stand for the cell's, such as in the workdir to start from.
+    In the text of an override, `{row}` and `{column}` stand for the cell's names, as in a workdir to start from.
 
     Raises:
-        InputError: the file cannot be read or refuses a cell, a name comes twice, a field is unknown, or an override
-            gives several rows the same examples, or a column another attention, than the file does.
+        InputError: the file cannot be read or refuses a cell, a name occurs twice, or a field is unknown; or an
+            override gives several rows the same examples or changes a column's attention.
     """
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
             raise InputError(f'--{flag} is {",".join(names)!r}; it must be different names with commas')
     module = _module_of(file)
     if not inspect.signature(module.get_config).parameters:
-        raise InputError(f'--config {file}: its get_config takes no argument, which would name a row and a column')
+        raise InputError(
+            f'--config {file}: its get_config takes no argument; it must take the names of a row and a column'
+        )
     cells: Cells = {}
     own: dict[tuple[str, str], Any] = {}
     for row in rows:
@@ -61,7 +63,7 @@ def cells_of(
 
 
 def _check_names_stay_true(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
-    """Raises InputError where an override makes different rows the same, or another mechanism of a column."""
+    """Raises InputError if an override makes different rows the same, or changes a column's mechanism."""
     group, _, field = name.partition('.')
     seen: dict[Any, tuple[str, str]] = {}
     for cell, values in cells.items():
@@ -81,7 +83,7 @@ def _check_names_stay_true(name: str, own: Mapping[tuple[str, str], Any], cells:
 
 
 def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
-    """The overrides of one cell."""
+    """Returns the overrides of one cell, with `{row}` and `{column}` replaced."""
     return {
         name: value.replace('{row}', row).replace('{column}', column) if isinstance(value, str) else value
         for name, value in overrides.items()
@@ -89,7 +91,7 @@ def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any
 
 
 def changing(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str, Any]:
-    """The overrides that give a cell another value than it has of its own, by the config file."""
+    """Returns the overrides that change a value of at least one cell, compared with the config file."""
     before, after = ({cell: flatten(values) for cell, values in of.items()} for of in (own, cells))
     return {
         name: value
@@ -99,14 +101,14 @@ def changing(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str
 
 
 def has_own_sizes(file: str, size: str) -> bool:
-    """Whether the file's `OWN_SIZES` says that cells of this size have sizes of their own in each column."""
+    """Returns whether the file's `OWN_SIZES` lists this size, so that each column has sizes of its own."""
     return size in getattr(_module_of(file), 'OWN_SIZES', ())
 
 
 def _module_of(file: str) -> Any:
     file, _, argument = file.partition(':')
     if argument:
-        raise InputError(f'--config has {argument!r} behind the file; cells are named by --rows, --columns and --size')
+        raise InputError(f'--config has {argument!r} after the file; cells are named by --rows, --columns and --size')
     specification = importlib.util.spec_from_file_location('grid_config', file)
     if specification is None or specification.loader is None:
         raise InputError(f'--config {file}: not a Python file')
@@ -119,7 +121,7 @@ def _module_of(file: str) -> Any:
 
 
 def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
-    """Learning rates out of words; raises InputError where one is no positive number or two have one name."""
+    """Returns learning rates from their texts; raises InputError if one is not positive or two print alike."""
     try:
         rates = tuple(map(float, words))
     except ValueError:
@@ -130,9 +132,9 @@ def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
 
 
 def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
-    """The yardsticks of each row of long-range rows, {row: {name: accuracy}}, kept in the grid's folder.
+    """Returns the baselines of each row of long-range tasks, {row: {name: accuracy}}, cached in the grid's folder.
 
-    They read what a model reads: of each text the first `data.length` words. What is learnt, is from the first rows.
+    Like a model, baselines read the first `data.length` words of each text. They learn from the first training rows.
 
     Raises:
         InputError: rows cannot be read.
@@ -151,14 +153,14 @@ def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: P
         if identity not in known:
             train, test = (_cut_rows(examples, split, length) for split in ('train', 'test'))
             scores = yardsticks(arena_set(examples, 'train'), train, test)
-            known = _known(path) | {identity: scores}  # another command may have added some meanwhile
+            known = _known(path) | {identity: scores}  # another command may have added baselines meanwhile
             write_atomically(path, json.dumps(known, indent=2) + '\n')
         found[row] = known[identity]
     return found
 
 
 def _cut_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRow]:
-    """The rows of a split, their texts cut, so many of 'train' that they fit into memory."""
+    """Returns the rows of a split with texts cut to `length` words; 'train' stops after `MOST_WORDS` words."""
     rows, words = [], 0
     for prepared in prepared_rows(arena_set(examples, split), split, Path(examples.cache)):
         row = prepared.in_words(length)

@@ -1,6 +1,6 @@
-"""Notes the config of each cell of a grid in its folder, and compares it with its row and with earlier commands.
+"""Records each grid cell's config in its folder, and compares it with its row and with earlier commands.
 
-Data are compared by a digest of their content, wherever they lie.
+Datasets are compared by a digest of their content, so that paths do not matter.
 """
 
 import json
@@ -25,11 +25,12 @@ from efficient_attention.workdir.folder_kind import GRID, VALUES, check_kind
 
 Values = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Values]
-CHOICE, CELL = 'choice.json', 'cell.json'  # of a cell's folder, beside VALUES: choice, result
+# Files of a cell's folder, next to VALUES: the choice of the learning rate, and the result.
+CHOICE, CELL = 'choice.json', 'cell.json'
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
-PILOT_SECONDS = 'pilot_seconds'  # beside them; cells of before have none
-# Beside the groups of a cell's values: the name of its sizes, {split: identity of its rows}, and the fields that the
-# command has changed in all cells, as it was given, with {row} and {column}. Folders of before lack the last two.
+PILOT_SECONDS = 'pilot_seconds'  # further field of a choice; older cells lack it
+# Keys of a cell's values besides the config groups: the name of its sizes; {split: digest of its rows}; the fields
+# that the command changed in all cells, as given, with {row} and {column}. Older folders lack the last two.
 SIZE, ROWS, OVERRIDES = 'size', 'rows', 'overrides'
 EQUAL = (SIZE, ROWS, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
 OF_SIZE = (
@@ -42,24 +43,24 @@ OF_SIZE = (
     'model.dropout_rate',
     'optimizer',
 )
-STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')  # what a step takes, and not what it computes
-RATE = 'optimizer.learning_rate'  # which each cell may choose for itself
-# What changes neither a result nor what a step takes, and so may change between two commands on one folder. What
-# changes a step's time or memory alone may not: they stand in the table.
+STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')  # change a step's cost, not its result
+RATE = 'optimizer.learning_rate'  # each cell may choose its own
+# Fields that change neither a result nor a step's time or memory, so they may change between two commands on one
+# folder. Fields that change only time or memory may not, because the table reports both.
 FREE = (
     *('data.cache', 'data.processes', 'data.workers', 'data.prefetch', 'examples.cache', 'distill.cache'),
     *('train.log_every_steps', 'train.stall_seconds'),
 )
 
-# Fields that a command may change in its cells alone: those of machines, and what the table tells of each cell.
+# Overridden fields that cells of one row need not share: machine settings, and values that the table shows per cell.
 UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
-START = 'train.start_from'  # a place, of which cells of a row all have one or none
-PLACE = re.compile(r':(folder|source)=.*')  # where a set of rows lies
-DIGITS = 16  # of an identity; as many as name a folder of rows
+START = 'train.start_from'  # a path; only compared as set or not set
+PLACE = re.compile(r':(folder|source)=.*')  # the location of a dataset's rows
+DIGITS = 16  # of a digest; dataset folders have as many in their names
 
 
 def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -> dict[tuple[str, str], dict[str, Any]]:
-    """The values of cells as JSON gives them back, with the name of their sizes, their rows and the overrides."""
+    """Returns the cells' values as JSON gives them back, with the name of their sizes, row digests and overrides."""
     identities, found = RowIdentities(), {}
     for cell, values in cells.items():
         beside = {SIZE: size, ROWS: identities.of(values['examples']), OVERRIDES: overrides or {}}
@@ -68,7 +69,7 @@ def noted(cells: Cells, size: str, overrides: Mapping[str, Any] | None = None) -
 
 
 def note_values(workdir: Path, cells: Cells) -> None:
-    """Writes into each cell's folder of which config it is."""
+    """Writes each cell's values into its folder, except into folders that have begun."""
     for (row, column), values in cells.items() if jax.process_index() == 0 else ():
         folder = workdir / row / column
         if not has_begun(folder):
@@ -76,19 +77,19 @@ def note_values(workdir: Path, cells: Cells) -> None:
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether a cell has a result or a run, of a seed or a pilot; one that was refused before has its values alone."""
+    """Returns whether a cell has a result, or a run of a seed or a trial run; a refused cell has only its values."""
     return (folder / VALUES).is_file() and ((folder / CELL).is_file() or any(folder.glob('*/config.json')))
 
 
 def in_folder(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
-    """The values of the cells that the folder has of some rows, by whichever command."""
+    """Returns the values of all cells of some rows that the folder has, from any command."""
     paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
     begun = [path for path in paths if has_begun(path.parent)]
     return {(path.parent.parent.name, path.parent.name): read_object(path) for path in begun}
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object of a file of a cell's folder; raises InputError where it holds none."""
+    """Returns the JSON object in a file of a cell's folder; raises InputError if there is none."""
     try:
         return dict(read_json_file(path))
     except (OSError, ValueError, TypeError) as error:
@@ -96,13 +97,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_workdir(workdir: Path, cells: Cells) -> None:
-    """Raises InputError where a cell's folder is of another config, or the folder is none of a grid."""
+    """Raises InputError if a cell's folder has another config, or the folder is not a grid's."""
     check_kind(workdir, GRID)
     for (row, column), values in cells.items():
         folder = workdir / row / column
         for name, (before, now) in differences(read_object(folder / VALUES), values) if has_begun(folder) else ():
             if name.startswith(f'{ROWS}.'):
-                fault = f'{folder} was made when {said(name)} was another'
+                fault = f'{folder} was made before {said(name)} changed'
                 raise InputError(f'{fault}; name a new --workdir, or put back what was read')
             raise InputError(
                 f'{folder} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
@@ -111,7 +112,7 @@ def check_workdir(workdir: Path, cells: Cells) -> None:
 
 
 def choice_of(folder: Path) -> dict[str, Any]:
-    """What a cell's pilots have chosen, noted when all of them had run: `CHOSEN` and what they took."""
+    """Returns the learning rate that a cell's trial runs chose, with their losses and times; {} before all have run."""
     path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
     known = {} if path is None else read_object(path)
     if not known.get('pilots'):
@@ -120,13 +121,13 @@ def choice_of(folder: Path) -> dict[str, Any]:
         _ = list(map(float, known['pilots'])), float(known['learning_rate'])
         return {name: known[name] for name in CHOSEN} | {name: known[name] for name in {PILOT_SECONDS} & known.keys()}
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f'{path}: what pilots have chosen cannot be read ({one_line(error)})') from None
+        raise InputError(f'{path}: the choice of the trial runs cannot be read ({one_line(error)})') from None
 
 
 def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
-    """Raises InputError where a cell's pilots had other steps, or it has chosen its learning rate from other rates.
+    """Raises InputError if a cell's earlier trial runs had another number of steps or other learning rates.
 
-    Without rates nothing is chosen, and what a cell has chosen stays. With 0 steps a pilot is as long as the cell.
+    Without rates nothing is chosen, and an earlier choice stays. With 0 steps, trial runs are as long as the cell.
     """
     for (row, column), values in cells.items() if rates else ():
         folder, whole = workdir / row / column, completed(values)['train.steps']
@@ -143,15 +144,19 @@ def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int
             before = wanted if made <= {asked} else f'some in {", ".join(map(str, sorted(made)))} steps'
         if before != wanted:
             raise InputError(
-                f'{folder}: the pilots before were {before}, now --rates and --pilot_steps say {wanted}; name a new '
-                '--workdir, or give the old values, or no --rates, which keeps what was chosen'
+                f'{folder}: the trial runs before were {before}, now --rates and --pilot_steps say {wanted}; name a '
+                'new --workdir, or give the old values, or no --rates, which keeps the earlier choice'
             )
 
 
 def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
-    """Raises InputError where cells of one row differ in what they read, how long they train or, unless they have
-    sizes of their own, in these; names the field."""
-    first: dict[tuple[str, bool], tuple[str, Values]] = {}  # also of those that are not older than overrides
+    """Raises InputError if cells of a row differ in data, training length or sizes; the message names the field.
+
+    Sizes may differ if `has_own_sizes`.
+    """
+    # By row and flag. Cells with noted overrides are compared with one another (True) and with all cells (False),
+    # because older cells lack overrides.
+    first: dict[tuple[str, bool], tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         for is_young in {False, OVERRIDES in values}:
             other, before = first.setdefault((row, is_young), (column, values))
@@ -165,14 +170,16 @@ def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
 
 
 def said(field: str) -> str:
-    """A field's name, or what an identity of rows is of."""
+    """Returns a field's name for messages; for the digest of a split's rows, 'the content of examples.<split>'."""
     group, _, split = field.partition('.')
     return f'the content of examples.{split}' if group == ROWS else field
 
 
 def other_overrides(first: Values, second: Values) -> list[str]:
-    """The fields that one command has changed and the other has not, or otherwise, and that differ: what only the
-    config file makes different of two columns is theirs."""
+    """Returns the fields that differ between two cells and were overridden differently by their commands.
+
+    Differences that only the config file makes between two columns are allowed.
+    """
     if OVERRIDES not in first or OVERRIDES not in second:
         return []
     before, now = compared(first[OVERRIDES]), compared(second[OVERRIDES])
@@ -181,20 +188,22 @@ def other_overrides(first: Values, second: Values) -> list[str]:
 
 
 def compared(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a command that cells of other ones must have too: without those of machines and places."""
+    """Returns the overrides that other commands' cells must share: all except fields of machines and paths."""
     found = {name: value for name, value in overrides.items() if name not in UNCOMPARED}
     return {name: bool(value) if name == START else value for name, value in found.items() if name[:5] != 'mesh.'}
 
 
 def is_shared(field: str, *, has_own_sizes: bool) -> bool:
-    """Whether all cells of a row have the same value of a field of their configs."""
+    """Returns whether all cells of a row must have the same value of a config field."""
     names = EQUAL if has_own_sizes else EQUAL + OF_SIZE
     return field != RATE and any(f'{field}.'.startswith(f'{name}.') for name in names)
 
 
 def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, Any]:
-    """{dotted name: value} of what all cells of a row share, without defaults and without the places of data, which
-    are another machine's elsewhere."""
+    """Returns {dotted name: value} of the fields that all cells of a row share.
+
+    Defaults and the locations of data are left out; locations differ between machines.
+    """
     found = {
         name: value for name, (_, value) in differences({}, values) if is_shared(name, has_own_sizes=has_own_sizes)
     }
@@ -204,13 +213,13 @@ def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, A
 
 
 def step_fields(values: Values) -> dict[str, Any]:
-    """{dotted name: value} of what changes a step's time and memory alone."""
+    """Returns {dotted name: value} of the fields that change only a step's time and memory."""
     given = completed(values)
     return {name: given[name] for name in STEP}
 
 
 def check_tested(cells: Cells) -> None:
-    """Raises InputError where a cell has no test rows, or would choose its checkpoint by them."""
+    """Raises InputError if a cell has no test rows, or would choose its checkpoint by the test rows."""
     for (row, column), values in cells.items():
         if steps := values['train'].get('early_stop'):
             raise InputError(
@@ -222,8 +231,11 @@ def check_tested(cells: Cells) -> None:
 
 
 def differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """(dotted name, both values) of each field in which two configs differ; a field that is not given has its default,
-    so that it may be one that is younger than a folder. Rows are compared where both are known."""
+    """Yields (dotted name, both values) of each field in which two configs differ.
+
+    A missing field counts as its default, so that folders from before the field existed stay comparable. Row digests
+    are compared only if both are known.
+    """
     before, now = completed(first), completed(second)
     for name in sorted(before.keys() | now.keys()):
         pair = before.get(name), now.get(name)
@@ -233,8 +245,10 @@ def differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any,
 
 
 def completed(values: Values) -> dict[str, Any]:
-    """{dotted name: value} with defaults where there is none, or None, which is another run's value where the run
-    starts from one."""
+    """Returns {dotted name: value}, with defaults for fields that are missing or None.
+
+    If the run starts from a checkpoint, None stays: it stands for the checkpoint's value.
+    """
     given = flatten(values)
     is_started = bool(given.get('train.start_from'))
     defaults = flatten(to_dict(RunConfig()) | {SIZE: ''})
@@ -243,13 +257,13 @@ def completed(values: Values) -> dict[str, Any]:
 
 
 class RowIdentities:
-    """The identities of the rows of cells, each computed once: a digest of tens of thousands of files takes seconds."""
+    """Digests of cells' rows, each computed once, because hashing tens of thousands of files takes seconds."""
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, str]] = {}
 
     def of(self, examples: Mapping[str, Any]) -> dict[str, str]:
-        """{split: identity} of a cell's examples; {} where they cannot be read, which its training then says."""
+        """Returns {split: digest} of a cell's examples; {} if they cannot be read: training reports the error."""
         fields = {name: value for name, value in examples.items() if value is not None}
         key = json_sha256(fields)
         if key not in self.known:
@@ -262,10 +276,10 @@ class RowIdentities:
 
 
 def row_identity(config: ExamplesConfig, split: str) -> str:
-    """What the rows of a split are, the same on another machine where they lie elsewhere.
+    """Returns a digest that identifies a split's rows; it does not depend on the machine or the folder.
 
     Raises:
-        InputError: they are missing.
+        InputError: the rows are missing.
     """
     if config.format != ARENA:
         return json_sha256(content_digests(config, split))[:DIGITS]

@@ -1,4 +1,4 @@
-"""What a grid found, for readers: `grid.json`, a Markdown table `grid.md` and a picture `grid.svg`."""
+"""Writes the results of a grid for readers: `grid.json`, a Markdown table `grid.md` and a plot `grid.svg`."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.folder_kind import GRID_SUMMARY
 
 Cells = Mapping[str, Mapping[str, Any]]
-MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
+MORE_PARAMETERS = 1.1  # times the parameters of full attention; a larger cell is marked
 MIB = 2**20
 STEPS = 'steps/s, share of full'
 HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
@@ -31,7 +31,7 @@ OF_MINUTES = (
 
 
 def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], workdir: Path) -> list[Path]:
-    """Writes the three files; returns their paths."""
+    """Writes `grid.json`, `grid.md` and `grid.svg` into the workdir; returns their paths."""
     content = {'cells': cells, 'yardsticks': yardsticks}
     texts = {
         GRID_SUMMARY: json.dumps(content, indent=2) + '\n',
@@ -44,20 +44,20 @@ def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], work
 
 
 def known_yardsticks(workdir: Path) -> dict[str, dict[str, float]]:
-    """Those that a command before wrote into the folder's file, of whichever rows."""
+    """Returns the baselines that earlier commands wrote into `grid.json`, of all rows; {} if there are none."""
     try:
         return dict(read_json_file(workdir / GRID_SUMMARY)['yardsticks'])
     except (OSError, ValueError, TypeError, KeyError):
-        return {}  # there is none yet
+        return {}  # no such file yet
 
 
 def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], *, with_speed: bool = True) -> str:
-    """A Markdown table for each row, the best mechanism first, and what trained its cells.
+    """Returns a Markdown table per row, the best mechanism first, with notes on the training of its cells.
 
     Args:
-        cells: {row: {column: what `train_cell` returns}}.
-        yardsticks: {row: {name: accuracy}}.
-        with_speed: also steps a second, which mean little where several cells shared a device.
+        cells: {row: {column: result of `train_cell`}}.
+        yardsticks: {row: {name: accuracy}} of the baselines.
+        with_speed: include steps per second, which mean little if several cells shared a device.
     """
     parts = [_row_table(row, columns, yardsticks.get(row, {}), with_speed) for row, columns in cells.items()]
     return '\n'.join([*parts, LEGEND + OF_SPEED * with_speed + OF_MINUTES, ''])
@@ -86,7 +86,7 @@ def _table_line(texts: Sequence[str]) -> str:
 
 
 def _notes(good: Mapping[str, Any]) -> list[str]:
-    """What the cells of a row were trained with and on, where it is known, and how long all of them took."""
+    """Returns a line on the data, seeds and machines of a row's cells, where known, and their total time."""
     notes = []
     shared: Mapping[str, Any] = next((cell['shared_fields'] for cell in good.values() if 'shared_fields' in cell), {})
     if rows := shared.get('examples.train'):
@@ -103,7 +103,7 @@ def _notes(good: Mapping[str, Any]) -> list[str]:
 
 
 def _by_value(values: Mapping[str, str]) -> str:
-    """Which mechanisms have which value, the one that most of them have behind the others."""
+    """Returns the mechanisms of each value, the most common value last, as 'the others'."""
     names: dict[str, list[str]] = {}
     for name, value in values.items():
         names.setdefault(value, []).append(name)
@@ -136,18 +136,18 @@ def _minutes(seconds: float) -> str:
 
 
 def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether both chose their rates from the same ones, after as many steps."""
+    """Returns whether both cells chose their rates from the same rates after equally many steps."""
     rates = [one.get('pilots', {}).keys() for one in (cell, full)]
     return rates[0] == rates[1] and (not rates[0] or cell['pilot_steps'] == full['pilot_steps'])
 
 
 def _have_same_step(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether both divide a batch and recompute layers in the same way; cells of before it was noted are taken to."""
+    """Returns whether both cells divide a batch and recompute layers in the same way; unrecorded counts as equal."""
     return cell.get('step_fields') == full.get('step_fields')
 
 
 def _is_share(cell: Mapping[str, Any]) -> bool:
-    """Whether the metric is a share of 1, shown in percent; a loss, of which less is better, is none."""
+    """Returns whether the metric is a share of 1, shown in percent; a loss, where lower is better, is not."""
     return cell.get('mode', 'max') == 'max'
 
 
@@ -164,8 +164,8 @@ def _share(cell: Mapping[str, Any], full: Mapping[str, Any] | None, name: str) -
 
 
 def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
-    """An SVG with a panel for each row: a bar for each mechanism, dots for its seeds, dashed lines for yardsticks."""
-    from matplotlib import rc_context  # which a grid loads at its end alone
+    """Returns an SVG with a panel per row: a bar per mechanism, dots for its seeds, dashed lines for baselines."""
+    from matplotlib import rc_context  # loaded only at the end of a grid
     from matplotlib.figure import Figure
 
     rows = {
@@ -174,7 +174,7 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
     rows = {row: columns for row, columns in rows.items() if columns}
     heights = [1.0 + 0.26 * len(columns) for columns in rows.values()] or [1.0]
     with rc_context({'svg.hashsalt': 'grid'}):
-        figure = Figure(figsize=(7.2, sum(heights)), dpi=72, layout='constrained')  # as SVG is laid out
+        figure = Figure(figsize=(7.2, sum(heights)), dpi=72, layout='constrained')  # SVG is laid out at 72 dpi
         panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
         for axes, (row, columns) in zip(panels, rows.items(), strict=False):
             _draw_row(axes, row, columns, yardsticks.get(row, {}))
@@ -185,8 +185,10 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
 
 
 def _settle(figure: Any, panels: Any) -> None:
-    """Lays the panels out and rounds where they lie: the solver's last bits, which names in the file are made of,
-    differ from one process to the next."""
+    """Lays out the panels and rounds their positions, so that the file is the same in every process.
+
+    Names in the file depend on the positions, and the solver's last bits differ between processes.
+    """
     figure.draw_without_rendering()
     figure.set_layout_engine('none')
     for axes in panels:

@@ -1,4 +1,4 @@
-"""One config trained with several seeds, and the spread of its metrics."""
+"""Trains one config with several seeds, and computes mean and deviation of its metrics."""
 
 import dataclasses
 import json
@@ -17,27 +17,29 @@ from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.checkpoint_reader import best_evaluation
 from efficient_attention.workdir.folder_kind import SEEDS, SEEDS_SUMMARY, check_kind
 
-PROGRAMS = Path('cache', 'programs')  # that the seeds share; JAX runs what lies there, so in no workdir of a stranger
+# Shared by the seeds. JAX runs the programs in this folder, so it is never in a workdir, which another user may have
+# written.
+PROGRAMS = Path('cache', 'programs')
 
 
 def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) -> dict[str, Any]:
-    """The metrics of each seed's best evaluation, and mean and standard deviation of each metric over seeds.
+    """Trains a config with each seed; returns each seed's best evaluation, and mean and deviation over seeds.
 
-    The best evaluation is that with the best `checkpoint.best_metric`; the last one where none is named.
+    The best evaluation has the best `checkpoint.best_metric`; without such a metric it is the last evaluation.
 
     Args:
-        values: a config file's.
-        workdir: has a workdir for each seed, and at the end seeds.json.
+        values: the values of a config file.
+        workdir: gets a workdir per seed, and seeds.json at the end.
         seeds: whole numbers as text.
 
     Returns:
         {'seeds': {seed: metrics}, 'mean': metrics, 'deviation': metrics}.
 
     Raises:
-        InputError: a seed is no whole number or comes twice, the folder is a run's or a grid's, no text is held out,
-            or what `train` raises.
+        InputError: a seed is invalid or occurs twice, the folder is a run's or a grid's, no text is held out, or
+            `train` raises it.
         RunError, InputError: the folder of compiled programs cannot be made.
-        RunStopped: a stop signal ended a run; the same call goes on from there.
+        RunStopped: a stop signal ended a run; the same call resumes.
     """
     check_seeds(seeds)
     check_kind(workdir, SEEDS)
@@ -58,7 +60,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
 
 def check_seeds(seeds: Sequence[str]) -> None:
-    """Raises InputError unless they are different whole numbers."""
+    """Raises InputError unless the seeds are different whole numbers."""
     if not seeds or not all(is_seed(seed) for seed in seeds) or len({*seeds}) < len(seeds):
         raise InputError(
             f'--seeds is {",".join(seeds)!r}; it must be different whole numbers from 0 to {MOST_SEED} '
@@ -67,22 +69,22 @@ def check_seeds(seeds: Sequence[str]) -> None:
 
 
 def refuse_a_seed(overrides: Mapping[str, Any]) -> None:
-    """Raises InputError where a field of the config says what --seeds says."""
+    """Raises InputError if an override sets the seed, which --seeds sets."""
     if 'train.seed' in overrides:
         raise InputError(f'--config.train.seed is {overrides["train.seed"]}, which --seeds names; leave it out')
 
 
 def is_seed(text: str) -> bool:
-    """Whether a text is a whole number that `train.seed` may be, as Python writes it."""
+    """Returns whether a text is a valid `train.seed`: a whole number without sign or leading zeros."""
     is_short = len(text) <= len(str(MOST_SEED))
     return is_short and text.isdecimal() and text == str(int(text)) and int(text) <= MOST_SEED
 
 
 def share_programs() -> None:
-    """Has JAX keep compiled programs in a folder that only this user can write to, unless it keeps them already.
+    """Makes JAX cache compiled programs in a folder that only this user can write to, unless a cache is already set.
 
     Raises:
-        RunError, InputError: it cannot be made, or is another user's.
+        RunError, InputError: the folder cannot be made, or belongs to another user.
     """
     if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]  # defined at run time
         return
@@ -96,7 +98,7 @@ def share_programs() -> None:
 
 
 def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """'mean' and 'deviation' (of the sample; 0 for one run) of each metric over runs."""
+    """Returns 'mean' and 'deviation' of each metric over runs; the deviation is the sample's, 0 for one run."""
     names = [name for name in runs[0] if name != 'step' and all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
@@ -106,7 +108,7 @@ def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """A line for each metric: its value for each seed, mean and deviation."""
+    """Returns a text table with a line per metric: its value per seed, mean and deviation."""
     seeds = list(summary['seeds'])
     rows = [['metric', *(f'seed {seed}' for seed in seeds), 'mean', 'deviation']]
     for name in summary['mean']:

@@ -1,1 +1,1 @@
-"""Trained models at work: evaluation, pipelines, searches, generated text, prediction files, word replacement."""
+"""Inference with trained models: evaluation, pipelines, search, generation, prediction files and word replacement."""

@@ -1,4 +1,4 @@
-"""A training file with more rows, made of its own by word replacement, in its own format."""
+"""Augments a training file: writes its rows and variants of them by word replacement, in the same format."""
 
 import itertools
 from collections.abc import Iterator
@@ -26,19 +26,19 @@ def augment_file(
     share: float = 0.4,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Writes each row of a file and then its new ones; returns 'rows', 'written' and 'notes'.
+    """Writes each row of a file, followed by its new variants; returns 'rows', 'written' and 'notes'.
 
     Args:
-        source: CSV, TSV or JSON lines, or a task's file of GLUE.
-        output: must not exist, and have the source's ending.
+        source: CSV, TSV or JSON lines, or a GLUE task's file.
+        output: must not exist, and must have the source's suffix.
         replacer: proposes words.
-        config: says which columns are texts.
-        copies: tries a row; what comes twice is left out.
+        config: names the columns with texts.
+        copies: tries per row; repeated variants are left out.
         share: probability that a word is replaced.
-        seed: with the number of a row, of its draws.
+        seed: a row's random numbers depend on the seed and the row's number.
 
     Raises:
-        InputError: a number is out of range, the source is bad or without rows, or there is an output already.
+        InputError: a number is out of range, the source is bad or has no rows, or the output exists.
         RunError: the disk is full.
     """
     check_within('copies', copies, 1)
@@ -77,6 +77,6 @@ def augment_file(
 
 
 def batched(rows: Iterator[TableRow], size: int) -> Iterator[list[TableRow]]:
-    """The rows, so many at a time."""
+    """Yields the rows in lists of `size`."""
     while some := list(itertools.islice(rows, size)):
         yield some

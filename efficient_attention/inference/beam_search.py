@@ -1,14 +1,16 @@
-"""The most probable continuations of texts: beam search, or greedy decoding, from a decoder's caches in one program.
+"""Beam search and greedy decoding: the most probable continuations of texts, in one compiled program.
 
-Each step extends every open hypothesis by every token, and keeps the `beams` best ones of a row that have not ended. An
-extension by the end symbol finishes its hypothesis if it is among the `beams` best, ended or not. Of the finished ones
-the `best` highest scores are kept. A row is done where no open hypothesis can reach a higher score than the lowest one
-that is kept: log-probabilities only fall, so the best that an open hypothesis can reach is its own sum, divided by the
-penalty of the longest text where alpha is above 0, or of the next length. Nothing is lost by stopping then; with
-`stop` = 'early' a row is done sooner, by its present length, and with 'first' as soon as as many texts have ended as
-there are beams. A row that is done never changes, whatever its neighbours still do.
+Each step extends every open beam of a row by every token, and keeps the `beams` best extensions that have not ended. An
+extension by the end symbol becomes a finished text if it is among the `beams` best of all extensions. The `best`
+finished texts with the highest scores are kept.
 
-Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; the candidates are those of fairseq and transformers.
+A row is done if no open beam can reach a higher score than the lowest kept score. Log-probabilities only fall, so a
+beam's score is bounded by its present sum over a penalty. The penalty is taken at the longest allowed length if alpha
+is above 0, otherwise at the next length. Stopping there loses nothing. With `stop` = 'early' the bound takes the
+present length, so a row is done sooner. With 'first' a row is done once as many texts have ended as there are beams. A
+finished row never changes, whatever the other rows still do.
+
+Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; candidates are chosen as in fairseq and transformers.
 """
 
 from typing import NamedTuple
@@ -25,14 +27,14 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, read_but_last
 from efficient_attention.modules.context import OtherSequence
 
-# Sums of a row that are compared as one by their highest: from, to. Of these a divisor of their number is taken.
+# Smallest and largest block of `highest`, in sums. `highest` uses the largest size in this range that divides a row.
 BLOCK_SIZES = (32, 128)
 
 
 class Start(NamedTuple):
-    """Texts to go on with: the state before the newest token of each row, and that token, int32 [B].
+    """Texts to continue: the decoder state before the newest token of each row, and that token, int32 [B].
 
-    `before_BP` is all that was read, for the rules of a search: int32, -1 before shorter prompts; None = nothing.
+    `before_BP` has all tokens read so far, for the rules of a search: int32, -1 before shorter prompts; None = none.
     """
 
     state: DecodeState
@@ -41,10 +43,10 @@ class Start(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """The n best texts of each row, best first: tokens, the end symbol among them, and zeros behind their lengths.
+    """The n best texts of each row, best first: their tokens with the end symbol, and zeros after each text's length.
 
-    Scores are the sums of log-probabilities over the penalty. Where there are fewer texts than n, the length of the
-    others is 0, and their sum and score are `MASKED`.
+    Scores are summed log-probabilities over the length penalty. If a row has fewer than n texts, the missing texts have
+    length 0, and their sum and score are `MASKED`.
     """
 
     tokens_BnT: Array
@@ -54,9 +56,9 @@ class Hypotheses(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """A search under way. Of the K open hypotheses of a row some may be missing: their sum is `MASKED`."""
+    """The state of a running beam search. A row has K open beams; a missing beam has the sum `MASKED`."""
 
-    state: DecodeState  # of B K rows, before the newest token of each
+    state: DecodeState  # B K rows; each has read all tokens before its newest
     newest_BK: Array
     log_probs_BK: Array
     tokens_BKT: Array
@@ -65,7 +67,7 @@ class Beams(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Extensions of open hypotheses, best first: the sum of each, its hypothesis, its token, and all its tokens."""
+    """Extensions of open beams, best first: the sum, the parent beam, the new token and all tokens of each."""
 
     log_probs_Bc: Array
     parents_Bc: Array
@@ -74,12 +76,12 @@ class Candidates(NamedTuple):
 
 
 def cached_for(decoder: Decoder, prompt: int, search: Search) -> CachedDecoder:
-    """The decoder with caches for prompts of so many tokens and what `search` makes of them.
+    """Returns the decoder with caches for `prompt` prompt tokens and the tokens that `search` may add.
 
     Raises:
-        InputError: the model has too few positions, or an attention of it cannot go on token by token.
+        InputError: the model has too few positions, or one of its attentions cannot decode token by token.
     """
-    limit, needed = decoder.config.position_limit, prompt + search.max_tokens - 1  # nobody reads the last token
+    limit, needed = decoder.config.position_limit, prompt + search.max_tokens - 1  # the last token is never read
     if limit is not None and needed > limit:
         raise InputError(
             f'{prompt} tokens before and max_tokens {search.max_tokens} need {needed} positions; the model has {limit}'
@@ -88,13 +90,13 @@ def cached_for(decoder: Decoder, prompt: int, search: Search) -> CachedDecoder:
 
 
 def start(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence | None = None) -> Start:
-    """The prompts, read but for the last token of each.
+    """Returns the search's start: the decoder state after all prompt tokens except each row's last.
 
     Args:
-        cached: of `cached_for`.
-        tokens_BL: at least one token a row: a text, or the start symbol of an encoder-decoder.
-        segments_BL: 1, and 0 behind the end of shorter prompts.
-        other: what cross-attention reads.
+        cached: the decoder from `cached_for`.
+        tokens_BL: at least one token per row: a text, or the start symbol of an encoder-decoder.
+        segments_BL: 1, and 0 after the end of shorter prompts.
+        other: the sequence that cross-attention reads.
     """
     state = cached.init_state(len(tokens_BL), other=other)
     piece = min(PIECE, tokens_BL.shape[1])
@@ -106,21 +108,21 @@ def start(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: Ot
 
 
 def find_best(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
-    """The best texts by `search`, and how many steps it took: of a beam search, or of greedy decoding with one beam.
+    """Returns the best texts and the number of steps: from greedy decoding with one beam, else from a beam search.
 
-    A row whose most tokens are 0 has no text, and nobody waits for it.
+    A row with `most_B` 0 gets no text, and no step waits for it.
 
     Raises:
-        InputError: an id of `search` is none of the vocabulary.
+        InputError: an id of `search` is outside the vocabulary.
     """
     search.check_ids(cached.config.vocab_size)
     return (greedy if search.beams == 1 else beam_search)(cached, start, search, limits)
 
 
 def beam_search(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
-    """As `find_best`, for any number of beams.
+    """Returns the best texts and the number of steps, as `find_best`, for any number of beams.
 
-    One beam is not always greedy here: beside a text that has ended, the second best extension goes on.
+    With one beam the result can differ from greedy decoding: after a text ends, the second best extension continues.
     """
 
     def is_under_way(beams: Beams) -> Array:
@@ -134,7 +136,7 @@ def beam_search(cached: CachedDecoder, start: Start, search: Search, limits: Lim
 
 
 def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
-    """The search before its first step, with one hypothesis open in each row."""
+    """Returns the search before its first step, with one open beam per row."""
     rows, count, length = len(start.newest_B), search.beams, search.max_tokens
     state = start.state.with_hypotheses(count)
     is_there_BK = (jnp.arange(count)[None] == 0) & (limits.most_B > 0)[:, None]
@@ -145,7 +147,7 @@ def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
 
 
 def no_hypotheses(rows: int, search: Search) -> Hypotheses:
-    """The finished texts before there are any."""
+    """Returns the finished texts at the start of a search: none, with every score `MASKED`."""
     shape = rows, search.kept
     missing_Bn = jnp.full(shape, MASKED, jnp.float32)
     return Hypotheses(
@@ -154,9 +156,9 @@ def no_hypotheses(rows: int, search: Search) -> Hypotheses:
 
 
 def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
-    """bool [B]: whether an open hypothesis may still beat the lowest score kept; 'early': beats it if it ends now.
+    """Returns bool [B]: whether a row still has an open beam that may beat its lowest kept score.
 
-    With 'first': whether fewer texts have ended than there are beams.
+    'early': an open beam must beat that score if it ends now. 'first': fewer texts than beams must have ended.
     """
     highest_B = beams.log_probs_BK.max(axis=1)
     if search.stop == 'first':
@@ -170,7 +172,7 @@ def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
 
 
 def extended(cached: CachedDecoder, beams: Beams, before_BP: Array | None, search: Search, limits: Limits) -> Beams:
-    """The search after one more step; `before_BP` as of `Start`."""
+    """Returns the search after one more step; `before_BP` is the field of `Start`."""
     logits_b1V, state = cached(beams.state, beams.newest_BK.reshape(-1, 1))
     read = read_of(before_BP, beams.tokens_BKT.reshape(-1, search.max_tokens), beams.made)
     token_log_probs_bV = next_log_probs(logits_b1V[:, 0], read, search, limits)
@@ -183,20 +185,20 @@ def extended(cached: CachedDecoder, beams: Beams, before_BP: Array | None, searc
     tokens_BKT = jnp.take_along_axis(found.tokens_BcT, places_BK[..., None], axis=1)
     state = state.go_on_from(parents_BK)
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
-    # Later its open hypotheses could have higher scores again.
+    # A closed row must stay closed: at a later length its open beams could pass the test of `is_open` again.
     log_probs_BK = jnp.where(is_open(beams, search, limits)[:, None], log_probs_BK, MASKED)
     return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
 
 def is_end(tokens_Bc: Array, search: Search) -> Array:
-    """bool [B, c]: whether a token ends a text."""
+    """Returns bool [B, c]: whether a token ends a text."""
     return (tokens_Bc[..., None] == jnp.asarray(search.ends, jnp.int32)[None, None]).any(axis=2)
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> Candidates:
-    """The 2 K best extensions of a row's open hypotheses. At most K of them end, so at least K go on.
+    """Returns the 2 K best extensions of a row's open beams; at most K of them end, so at least K continue.
 
-    If e ids end a text, the (1 + e) K best are returned: at most e K of them end.
+    If e > 1 ids end a text, the (1 + e) K best are returned, because up to e K of them may end.
     """
     rows, count = beams.log_probs_BK.shape
     token_log_probs_BKV = token_log_probs_bV.reshape(rows, count, -1)
@@ -213,14 +215,14 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> 
 
 
 def highest(sums_Bs: Array, count: int) -> tuple[Array, Array]:
-    """As `lax.top_k`, of many numbers: only the `count` blocks of them with the highest maxima are looked through."""
+    """Returns the same as `top_k`, faster on long rows: it searches only the `count` blocks with the highest maxima."""
     rows, size = sums_Bs.shape
     least, most = BLOCK_SIZES
     block = next((block for block in range(most, least - 1, -1) if size % block == 0 and size // block > count), 0)
     if not block:
         return top_k(sums_Bs, count)
     blocks_Bns = sums_Bs.reshape(rows, -1, block)
-    # In their order, so that of equal sums the first one is taken.
+    # The blocks are sorted by position, so that among equal sums the first one wins.
     chosen_Bc = jnp.sort(top_k(blocks_Bns.max(axis=2), count)[1], axis=1)
     found_Bcs = jnp.take_along_axis(blocks_Bns, chosen_Bc[..., None], axis=1)
     best_Bc, places_Bc = top_k(found_Bcs.reshape(rows, -1), count)
@@ -228,15 +230,16 @@ def highest(sums_Bs: Array, count: int) -> tuple[Array, Array]:
 
 
 def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
-    """The highest numbers of each row and their places, of equal ones the first."""
-    # Else a slice of them makes XLA sort all: five times the time of a step of T5-small on a CPU. One barrier for both
-    # would stand on the operation itself, and end a process with several CPU devices in XLA's decomposition of it.
+    """Returns the highest numbers of each row and their positions; among equal numbers the first wins."""
+    # Without barriers, a slice of the results makes XLA sort the whole row: a step of T5-small takes five times as long
+    # on a CPU. One barrier over both results would attach to the top-k operation itself. With several CPU devices, XLA
+    # then crashes the process when it decomposes that operation.
     best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
     return best_Bc, places_Bc
 
 
 def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Search) -> Hypotheses:
-    """The best of the texts that had ended and of those candidates, among the first K, that end now."""
+    """Returns the best finished texts: the earlier ones, and the first K candidates that end now."""
     count, length = search.beams, beams.made + 1
     log_probs_BK = found.log_probs_Bc[:, :count]
     scores_BK = jnp.where(is_end_Bc[:, :count] & is_there(log_probs_BK), log_probs_BK / search.divisor(length), MASKED)
@@ -257,7 +260,7 @@ def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Sea
 
 
 class Greedy(NamedTuple):
-    """Greedy decoding under way: the newest token of each row, what was made, and which rows go on."""
+    """The state of greedy decoding: each row's newest token, its tokens so far, and whether it continues."""
 
     state: DecodeState
     newest_B: Array
@@ -269,7 +272,7 @@ class Greedy(NamedTuple):
 
 
 def greedy(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
-    """The text of the most probable token each time, or of one that is drawn, up to the end; and the steps it took."""
+    """Returns the text of the most probable or sampled token at each step, and the number of steps."""
     rows = len(start.newest_B)
     zeros_B, is_open_B = jnp.zeros(rows, jnp.int32), limits.most_B > 0
     tokens_BT = jnp.zeros((rows, search.max_tokens), jnp.int32)
@@ -293,7 +296,7 @@ def greedy(cached: CachedDecoder, start: Start, search: Search, limits: Limits) 
 
 
 def with_next(cached: CachedDecoder, text: Greedy, before_BP: Array | None, search: Search, limits: Limits) -> Greedy:
-    """The texts with the next token, where they go on; `before_BP` as of `Start`."""
+    """Returns the texts, each open one with its next token; `before_BP` is the field of `Start`."""
     logits_B1V, state = cached(text.state, text.newest_B[:, None])
     read = read_of(before_BP, text.tokens_BT, text.made)
     newest_B, log_probs_B = next_tokens(logits_B1V[:, 0], read, search, limits)

@@ -1,4 +1,4 @@
-"""Means over the whole held-out split: sums of every batch are added in float64, then divided once."""
+"""Metrics over a whole held-out split: batch sums are added in float64 and divided once at the end."""
 
 import dataclasses
 from collections import defaultdict, deque
@@ -21,13 +21,13 @@ from efficient_attention.models.sharding import carry_sharding, check_divisible,
 from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, separate
 from efficient_attention.tasks.task import HostBatch, Task
 
-RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
+RUN_AHEAD = 2  # batches in flight on the device, so that the host builds the next batch meanwhile
 EvalStep = Callable[..., tuple]  # see `make_eval_step`
-ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # that a model looks up, or predicts
+ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # arrays of ids that a model embeds or predicts
 
 
 class Joined(NamedTuple):
-    """An objective that reads more than a task's batches hold, and what adds that to a batch on the devices."""
+    """An objective that needs arrays besides a task's batches, and the function that adds them on the devices."""
 
     objective: Objective
     add: Callable[[Batch], Batch]
@@ -35,29 +35,29 @@ class Joined(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of a task on one mesh: every held-out example once, by the task's protocol."""
+    """The evaluation of a task on one mesh: every held-out example exactly once, by the task's protocol."""
 
     task: Task
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
     model: ModelConfig
-    joined: Joined | None = None  # in training with a teacher; else the task's own objective, and batches as they are
+    joined: Joined | None = None  # set in training with a teacher; None = the task's objective and batches
 
     @property
     def objective(self) -> Objective:
-        """Whose sums are added."""
+        """The objective whose sums are added."""
         return self.task.evaluation_objective if self.joined is None else self.joined.objective
 
     def step(self) -> EvalStep:
-        """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
+        """Returns the jitted step, from parameters and a batch to sums, weights and the task's outputs."""
         return self.step_of(self.graph())
 
     def graph(self) -> nnx.GraphDef:
-        """The graph of the model that is evaluated."""
+        """Returns the graph of the evaluated model."""
         return nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))[0]
 
     def step_of(self, graph: nnx.GraphDef) -> EvalStep:
-        """The jitted step of a model with this graph."""
+        """Returns the jitted step of a model with this graph."""
         objective = self.objective
         if self.task.token_outputs is not None:
             assert isinstance(objective, OutputObjective)
@@ -67,7 +67,7 @@ class Evaluation:
         return jax.jit(using_mesh(self.mesh)(step))
 
     def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """The held-out metrics of these parameters; `on_batch` is called before each batch, and after the last."""
+        """Returns the held-out metrics of `params`; calls `on_batch` before each batch and after the last."""
         batches = announced(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
@@ -76,12 +76,12 @@ class Evaluation:
 
     @property
     def metric_names(self) -> frozenset[str]:
-        """The names of the metrics of an evaluation."""
+        """The names of the evaluation's metrics."""
         names = self.task.held_out_metrics
         return names if self.joined is None else self.joined.objective.metric_names(names) | {'loss'}
 
     def finished(self, means: dict[str, float]) -> dict[str, float]:
-        """The metrics to report from the means of all terms; with a teacher also 'loss', their weighted sum."""
+        """Returns the metrics to report from the terms' means; with a teacher also 'loss', their weighted sum."""
         metrics = self.task.finish_metrics(means)
         if self.joined is None:
             return metrics
@@ -90,7 +90,7 @@ class Evaluation:
         return metrics | {'loss': sum(self.objective.factor(term) * means[f'{term}_loss'] for term in terms)}
 
     def initial_carry(self) -> Any:
-        """What the first batch gets from before, for an objective that hands something on; else None."""
+        """Returns the state before the first batch, if the objective passes state between batches; else None."""
         shapes = jax.eval_shape(lambda: self.objective.initial_carry(self.batch_size))
 
         def empty(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -99,18 +99,18 @@ class Evaluation:
         return jax.tree_util.tree_map_with_path(empty, shapes)
 
     def on_devices(self, batch: HostBatch) -> Batch:
-        """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        """Returns the global batch of this process's rows; raises InputError if an id is outside the vocabulary."""
         rows = self.task_batch(batch)
         return rows if self.joined is None else self.joined.add(rows)
 
     def task_batch(self, batch: HostBatch) -> Batch:
-        """The same as the task's batches are, without what an objective reads beside."""
+        """Returns the global batch with only the task's arrays, without the arrays of `joined`."""
         check_ids(batch, self.model)
         return to_devices(batch, self.mesh)
 
 
 def make_evaluation(config: RunConfig, task: Task, mesh: Mesh, joined: Joined | None = None) -> Evaluation:
-    """The evaluation of a config's task; raises InputError where its batch does not fit the mesh."""
+    """Returns the evaluation of a config's task; raises InputError if its batch does not fit the mesh."""
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
     check_fits(mesh, {"the inputs of an evaluation's layers": layer_input_bytes(config, size, mesh, is_kept=False)})
@@ -124,17 +124,17 @@ def evaluate(
     to_devices: Callable[[HostBatch], Batch],
     carry: Any = None,
 ) -> dict[str, float]:
-    """Each metric's mean, named '<term>_<metric>', and each term's sum of weights, '<term>_weight'.
+    """Returns each metric's mean, named '<term>_<metric>', and each term's sum of weights, '<term>_weight'.
 
-    Unless steps hand something on, the result does not depend on batch size, device count or process count: each
-    example has its own weight, and rows that fill up a batch have weight 0.
+    The result does not depend on batch size, device count or process count: each example has its own weight, and rows
+    that fill up a batch have weight 0. Steps that pass state from batch to batch are the exception.
 
     Args:
         eval_step: from parameters and a global batch to its sums and weights.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
-        to_devices: makes the global batch of them.
-        carry: what the first batch gets from before, for steps that hand something on.
+        to_devices: makes the global batch from these rows.
+        carry: the state before the first batch, for steps that pass state on; None = no state.
     """
     totals = Totals()
     for batch_sums, batch_weights in finished(steps(eval_step, params, map(to_devices, batches), carry)):
@@ -149,7 +149,7 @@ def evaluate_outputs(
     to_devices: Callable[[HostBatch], Batch],
     token_outputs: frozenset[str],
 ) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
-    """The means as `evaluate` gives them, and what the model says of each row, in the order of the rows' 'index'.
+    """Returns the means, as `evaluate` does, and the model's outputs per row, in the order of the rows' 'index'.
 
     All processes get all rows.
 
@@ -157,8 +157,8 @@ def evaluate_outputs(
         eval_step: from parameters and a global batch to its sums, weights and outputs.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
-        to_devices: makes the global batch of them.
-        token_outputs: names of outputs [B, L, ...], which are cut to the row's own tokens.
+        to_devices: makes the global batch from these rows.
+        token_outputs: names of outputs [B, L, ...], which are cut to each row's number of tokens.
     """
     totals = Totals()
     found: dict[int, dict[str, np.ndarray]] = {}
@@ -180,35 +180,35 @@ def evaluate_outputs(
 
 
 class Totals:
-    """Sums and weights of batches, added in float64."""
+    """Sums and weights over batches, added in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
         self._weights: dict[str, float] = defaultdict(float)
 
     def add(self, sums: Sums, weights: dict[str, Any]) -> None:
-        """Adds the sums and weights of a batch to those of the batches before it."""
+        """Adds the sums and weights of one batch."""
         for term, metrics in sums.items():
             self._weights[term] += float(np.asarray(weights[term], np.float64))
             for metric, value in metrics.items():
                 self._sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
 
     def means(self) -> dict[str, float]:
-        """Each sum over its term's weight, and the weights."""
+        """Returns each sum divided by its term's weight, and the weights."""
         weights = self._weights
         means = {name: value / (weights[_term(name, weights)] or 1.0) for name, value in self._sums.items()}
         return means | {f'{term}_weight': weight for term, weight in weights.items()}
 
 
 def on_host(result: Any) -> Any:
-    """The whole result as NumPy arrays; each process may have held only a part of it."""
+    """Returns the whole result as NumPy arrays, gathered from all processes."""
     if jax.process_count() > 1:
         return multihost_utils.process_allgather(result, tiled=True)
     return jax.device_get(result)
 
 
 def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any) -> Iterator[tuple[Sums, Any]]:
-    """Sums and weights of each batch, each with what the one before handed on."""
+    """Yields the sums and weights of each batch, and passes the state from each batch to the next."""
     for batch in batches:
         if carry is None:
             yield eval_step(params, batch)
@@ -218,7 +218,7 @@ def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
 
 
 def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
-    """The batches in their order; `on_batch` is called whenever the next one is asked for."""
+    """Yields the batches in order; calls `on_batch` before each batch and after the last."""
     on_batch()
     for batch in batches:
         yield batch
@@ -226,12 +226,12 @@ def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Ite
 
 
 def finished(results: Iterable[Any]) -> Iterator[Any]:
-    """The results on the host, in their order."""
+    """Returns an iterator over the results in order, copied to the host."""
     return map(jax.device_get, ahead(results))
 
 
 def ahead(results: Iterable[Any]) -> Iterator[Any]:
-    """The results in their order; the last `RUN_AHEAD` that were asked for stay with the device."""
+    """Yields the results in order, but keeps up to `RUN_AHEAD` later ones in flight on the device."""
     running: deque[Any] = deque()
     for result in results:
         running.append(result)
@@ -245,9 +245,9 @@ def _term(name: str, terms: Iterable[str]) -> str:
 
 
 def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
-    """A function from (parameters, batch) to the batch's sums and weights, without dropout.
+    """Returns a function from (parameters, batch) to the batch's sums and weights, without dropout.
 
-    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result.
+    With the previous batch's state as a third argument, the function also returns the state for the next batch.
     """
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
@@ -260,9 +260,9 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
 
 
 def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = None) -> Callable[..., tuple]:
-    """A function from (parameters, batch) to sums, weights, and what the model says of each row, without dropout.
+    """Returns a function from (parameters, batch) to sums, weights and the model's outputs per row, without dropout.
 
-    graph: of a model with `outputs`. Without an objective there are no sums and no weights.
+    `graph` is a model with `outputs`. Without an objective, the sums and weights are empty.
     """
 
     def output_step(params: Any, batch: Batch) -> tuple:
@@ -277,9 +277,9 @@ def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = No
 
 
 def check_ids(batch: HostBatch, model: ModelConfig) -> None:
-    """Raises InputError where an id has no row in the model's table for it; names the array, the row and the id.
+    """Raises InputError if an id is outside the model's vocabulary; the message names the array, the row and the id.
 
-    On a device nobody would notice: it is read as another token, or makes a loss that is not a number.
+    On a device a bad id raises no error: it is read as another token, or makes the loss NaN.
     """
     for name in ID_ARRAYS:
         ids, field = batch.get(name), 'vocab_size'

@@ -1,4 +1,4 @@
-"""Evaluation of a workdir: every held-out example, exactly once, with a checkpoint's parameters."""
+"""Evaluates a checkpoint of a workdir on every held-out example, each exactly once."""
 
 import dataclasses
 import functools
@@ -35,23 +35,23 @@ def evaluate_workdir(
     before_search: Callable[[dict[str, float | str]], None] = lambda _: None,
     **protocol: Unpack[EvalOptions],
 ) -> dict[str, float | str]:
-    """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
+    """Returns a checkpoint's held-out metrics, its 'step' and the task's evaluation protocol.
 
-    From text to text, those of the texts that are found are among them, unless no search serves the decoder.
-    Equal up to rounding for every batch size and device count, but for a language model's with memory: there the batch
-    size is the number of parts that the text is cut into, each of which begins without any.
+    For text-to-text models, metrics of generated texts are included, unless no search supports the decoder.
+
+    The metrics are equal up to rounding for every batch size and device count. A language model with memory is the
+    exception: its text is cut into as many parts as the batch size, and each part begins with empty memory.
 
     Args:
         workdir: a folder that train.py wrote.
-        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5', the mean
-            of the last 5, which 'averaged_steps' then names.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5' for the
+            mean of the last 5. After averaging, 'averaged_steps' lists the steps.
         batch_size: rows at a time, over all devices; None = the config's.
-        before_search: is called with the metrics that are known before texts are searched, which takes longer; where
-            none are, not at all.
-        protocol: fields of `EvalConfig` that say how a language model is evaluated, in place of the config's.
+        before_search: called with the metrics known before the slower text search; not called if no text is searched.
+        protocol: fields of `EvalConfig` that replace the config's, such as how a language model is evaluated.
 
     Raises:
-        InputError: as `restore`, there is no such checkpoint, no text is held out, or the batch does not divide
+        InputError: as `restore`; the checkpoint does not exist, no text is held out, or the batch does not divide
             over the devices.
     """
     config = read_config(workdir)
@@ -82,14 +82,14 @@ def evaluate_workdir(
         if not isinstance(task, TextToTextTask):
             return found
         if reason := why_unsearchable(config.model):
-            logging.getLogger(__name__).warning('no text is searched: %s', reason)
+            logging.getLogger(__name__).warning('no text is generated: %s', reason)
             return found
         before_search(found)
         return found | generation_scores(task, graph, params, on_batch)
 
 
 def nothing_held_out(config: RunConfig) -> str:
-    """What to say of a run without anything to evaluate on."""
+    """Returns the error message for a run that has no held-out data."""
     if config.task == 'text_to_text' and not config.has_noise:
         split = 'test' if config.eval.split == 'test' else 'held_out'
         way = '; use --split=test' if split == 'held_out' and config.pairs.test else ''
@@ -99,7 +99,7 @@ def nothing_held_out(config: RunConfig) -> str:
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:
-    """The run's own fsdp, sequence and tensor axes where they fit so many devices, else all devices along data."""
+    """Returns the run's fsdp, sequence and tensor axes if they divide the devices, else only a data axis."""
     if devices % (config.fsdp * config.sequence * config.tensor):
         return MeshConfig()
     return dataclasses.replace(config, data=0)

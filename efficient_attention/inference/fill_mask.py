@@ -1,4 +1,4 @@
-"""Fills [MASK] in texts with what a pretrained encoder finds most probable."""
+"""Fills each [MASK] in a text with the tokens that a pretrained encoder finds most probable."""
 
 import functools
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ from efficient_attention.inference.pretrained_models import pretrained_module, r
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
 
-Row = tuple[list[int], list[int]]  # ids with special tokens, places of the masks
+Row = tuple[list[int], list[int]]  # ids with special tokens, positions of the masks
 
 
 class Candidate(NamedTuple):
-    """A token that the model considers for a masked position."""
+    """A proposed token for a masked position."""
 
     token: str
     probability: float
 
 
 class MaskFiller:
-    """A pretrained model from its workdir or a Hugging Face folder, ready to fill masks; needs no data and one device.
+    """A pretrained model from a workdir or a Hugging Face folder that fills masks; uses one device and reads no data.
 
     `checkpoint` of a workdir is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
 
     Raises:
-        InputError: there is no model with a masked-LM head in the folder, no tokenizer, or no such checkpoint.
+        InputError: the folder has no model with a masked-LM head, no tokenizer, or no such checkpoint.
     """
 
     def __init__(self, path: Path, *, checkpoint: str = '', pretrained: Pretrained | None = None) -> None:
@@ -57,7 +57,7 @@ class MaskFiller:
         self.masked_logits = jax.jit(functools.partial(masked_logits, graph))
 
     def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
-        """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
+        """Returns the `top` most probable tokens for each [MASK] in `text`, best first; special tokens are excluded.
 
         Raises:
             InputError: `top` is below 1, or the text has no [MASK].
@@ -65,7 +65,7 @@ class MaskFiller:
         return self.fill([text], top)[0]
 
     def fill(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
-        """The same for each of several texts, `batch_size` rows at a time."""
+        """Returns the candidates for each [MASK] of several texts, computed `batch_size` rows at a time."""
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
         rows_of_text = for_each(texts, self.rows)
@@ -79,10 +79,10 @@ class MaskFiller:
         return [[next(found) for _, places in one_text for _ in places] for one_text in rows_of_text]
 
     def rows(self, text: str) -> list[Row]:
-        """The text as a row with the places of its masks; a longer one as a window around each mask.
+        """Returns a text as one row with the positions of its masks; a too long text gives a window around each mask.
 
         Raises:
-            InputError: it is no text, or it has no [MASK].
+            InputError: `text` is not a text, or has no [MASK].
         """
         check_text(text)
         vocabulary, room = self.vocabulary, self.length - 2
@@ -101,24 +101,24 @@ class MaskFiller:
         ]
 
     def candidates(self, logits_V: np.ndarray, top: int) -> list[Candidate]:
-        """The best tokens for one mask."""
+        """Returns the `top` best tokens for one mask."""
         logits_V = logits_V.copy()
         logits_V[list(self.vocabulary.special)] = -np.inf
-        logits_V[self.vocabulary.size :] = -np.inf  # rows of the table that no token uses
+        logits_V[self.vocabulary.size :] = -np.inf  # padding rows of the table, without a token
         probabilities_V = np.asarray(jax.nn.softmax(logits_V))
         best = np.argsort(-probabilities_V, kind='stable')[:top]
         return [Candidate(self.readable(int(id)), float(probabilities_V[id])) for id in best]
 
     def token(self, id: int) -> str:
-        """A token's text as its tokenizer writes it."""
+        """Returns a token's text in the tokenizer's spelling."""
         return self.tokenizer.id_to_token(id) or ''
 
     def readable(self, id: int) -> str:
-        """A token's text for people, as `readable` of its tokenizer."""
+        """Returns a token's text in readable form, without the tokenizer's markers."""
         return readable(self.tokenizer, self.vocabulary, id)
 
     def logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
-        """float32 [P, V] at the places of each row, padded to the longest."""
+        """Returns float32 logits [P, V] at the mask positions of each row; rows are padded to the longest."""
         length, count = max(len(ids) for ids, _ in rows), max(len(places) for _, places in rows)
         tokens_BL = np.full((len(rows), length), self.vocabulary.pad, np.int32)
         segments_BL = np.zeros((len(rows), length), np.int32)
@@ -133,6 +133,6 @@ class MaskFiller:
 def masked_logits(
     graph: nnx.GraphDef, params: nnx.State, tokens_BL: Array, segments_BL: Array, places_BP: Array
 ) -> Array:
-    """float32 logits [B, P, V] of a `PretrainingModel` at these places."""
+    """Returns float32 logits [B, P, V] of a `PretrainingModel` at the positions `places_BP`."""
     model = nnx.merge(graph, params)
     return model.masked_logits(model.encoder(tokens_BL, segments_BL), places_BP)

@@ -1,4 +1,4 @@
-"""Text that a trained language model writes after a prompt: drawn, or searched, from its caches on the device."""
+"""Generates text with a trained language model after a prompt, by sampling or beam search."""
 
 import functools
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeStat
 from efficient_attention.workdir.checkpoint_reader import LAST
 from efficient_attention.workdir.config_file import read_config
 
-STREAMED = 8  # tokens that the device makes before the host prints them
+STREAMED = 8  # tokens generated on the device before the host prints them
 
 
 class Text(NamedTuple):
-    """Texts under way: the state before the newest token of each row, that token, and how many were made."""
+    """Texts in progress: the state before each row's newest token, that token, and the number of generated tokens."""
 
     state: DecodeState
     newest_B: Array
@@ -39,14 +39,17 @@ class Text(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """A prompt with what follows it, and the sum of the log-probabilities of the tokens that were made."""
+    """A prompt with its continuation, and the summed log-probability of the continuation's tokens."""
 
     text: str
     log_prob: float
 
 
 def start_text(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> Text:
-    """The prompts, read but for the last token of each; `segments_BL` is 1, and 0 behind the end of shorter ones."""
+    """Returns the prompts, read except for each row's last token.
+
+    `segments_BL` is 1, and 0 after the end of shorter prompts.
+    """
     piece = min(PIECE, tokens_BL.shape[1])
     state, newest_B = read_but_last(cached, cached.init_state(len(tokens_BL)), tokens_BL, segments_BL, piece)
     return Text(state, newest_B, jnp.int32(0))
@@ -61,9 +64,9 @@ def continue_text(
     *,
     most: int = STREAMED,
 ) -> tuple[Array, Text]:
-    """The next `count` <= `most` tokens, int32 [B, most] with zeros behind them, and the texts after them.
+    """Returns the next `count` <= `most` tokens, int32 [B, most] padded with zeros, and the texts after them.
 
-    A token is drawn from (seed, its number in the text, row): how many are made at a time changes nothing.
+    A token is sampled from (seed, its number in the text, row), so `count` does not change the text.
     """
 
     def step(index: Array, carry: tuple[Array, Text]) -> tuple[Array, Text]:
@@ -78,13 +81,13 @@ def continue_text(
 
 
 class TextGenerator:
-    """A language model from its workdir, ready to go on with texts; needs no data and one device.
+    """A language model from its workdir that continues prompts; uses one device and reads no data.
 
-    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number; '' = the best where one
-    is known, else the last.
+    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number; '' = the best if one is
+    known, else the last.
 
     Raises:
-        InputError: there is no language modelling run in the workdir, no such checkpoint, or no vocabulary.
+        InputError: the workdir has no language modelling run, no such checkpoint, or no vocabulary.
     """
 
     def __init__(self, workdir: Path, *, checkpoint: str = LAST) -> None:
@@ -105,11 +108,11 @@ class TextGenerator:
     def __call__(
         self, prompt: str, *, max_tokens: int = 200, sampling: Sampling | None = None, seed: int = 0
     ) -> Iterator[str]:
-        """The text in parts, as it is made: the prompt as the units keep it, then `max_tokens` tokens more.
+        """Yields the text in parts as it is generated: the prompt as encoded, then `max_tokens` more tokens.
 
         Raises:
-            InputError: a number is out of range; or the prompt is empty, has something that the vocabulary lacks, or
-                leaves too little room in a learned position table.
+            InputError: a number is out of range; the prompt is empty or has something that the vocabulary lacks; or the
+                prompt and `max_tokens` need more positions than the model has.
         """
         check_within('max_tokens', max_tokens, 1)
         check_within('seed', seed, 0, 2**31 - 1)
@@ -118,10 +121,9 @@ class TextGenerator:
         return self.stream(ids, max_tokens, sampling or Sampling(), seed)
 
     def best(self, prompt: str, *, max_tokens: int = 200, beams: int = 4, best: int = 1) -> list[Continuation]:
-        """The most probable texts that a beam search finds: the prompt and `max_tokens` tokens more, best first.
+        """Returns the most probable texts of a beam search, best first: the prompt and `max_tokens` more tokens.
 
-        All are equally long, so the sums of log-probabilities are the scores. One beam: the most probable token each
-        time.
+        All texts are equally long, so summed log-probabilities are the scores. One beam is greedy decoding.
 
         Raises:
             InputError: as `__call__`.
@@ -136,12 +138,12 @@ class TextGenerator:
         return [Continuation(self.text_of(ids, tokens), float(total)) for tokens, length, total in made if length]
 
     def text_of(self, *parts: np.ndarray) -> str:
-        """The text of ids."""
+        """Returns the text of the ids in `parts`."""
         stream = open_stream(self.units)
         return ''.join([*(stream.feed(ids) for ids in parts), stream.finish()])
 
     def check_room(self, prompt: int, more: int) -> None:
-        """Raises InputError where the model has too few positions for so many tokens; the last needs none."""
+        """Raises InputError if prompt and continuation exceed the model's positions; the last token needs none."""
         limit = self.config.model.position_limit
         room = more if limit is None else limit + 1 - prompt
         if more > room:
@@ -151,7 +153,7 @@ class TextGenerator:
     def stream(
         self, ids: np.ndarray, max_tokens: int, sampling: Sampling, seed: int, *, at_once: int = STREAMED
     ) -> Iterator[str]:
-        """See `__call__`; the device makes `at_once` <= `STREAMED` tokens before the host takes them."""
+        """Yields the text as `__call__`; `at_once` <= `STREAMED` tokens are generated per transfer to the host."""
         stream = open_stream(self.units)
         yield stream.feed(ids)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
@@ -168,7 +170,7 @@ class TextGenerator:
 
 @functools.partial(jax.jit, static_argnames=('graph', 'max_length'))
 def start(graph: nnx.GraphDef, params: Any, tokens_1L: Array, *, max_length: int) -> Text:
-    """`start_text` for one prompt, as a program."""
+    """Compiled `start_text` for one prompt."""
     return start_text(CachedDecoder(nnx.merge(graph, params), max_length), tokens_1L, jnp.ones_like(tokens_1L))
 
 
@@ -183,7 +185,7 @@ def proceed(
     sampling: Sampling,
     max_length: int,
 ) -> tuple[Array, Text]:
-    """`continue_text` as a program."""
+    """Compiled `continue_text`."""
     cached = CachedDecoder(nnx.merge(graph, params), max_length)
     return continue_text(cached, text, count, sampling, draw)
 
@@ -192,14 +194,14 @@ def proceed(
 def search_text(
     graph: nnx.GraphDef, params: Any, tokens_1L: Array, may_follow_V: Array, *, search: Search
 ) -> Hypotheses:
-    """What a beam search finds after one prompt."""
+    """Returns the texts that a beam search finds after one prompt."""
     cached = cached_for(nnx.merge(graph, params), tokens_1L.shape[1], search)
     limits = Limits(may_follow_V, jnp.full(1, search.max_tokens, jnp.int32))
     return find_best(cached, begin_search(cached, tokens_1L, jnp.ones_like(tokens_1L)), search, limits)[0]
 
 
 def read_units(kind: str, workdir: Path) -> Units:
-    """The units that the run left in its workdir; raises InputError where they are missing or damaged."""
+    """Returns the run's vocabulary from its workdir; raises InputError if the files are missing or damaged."""
     try:
         return load_units(kind, workdir)
     except Exception as error:  # the tokenizers package raises Exception itself
@@ -208,7 +210,7 @@ def read_units(kind: str, workdir: Path) -> Units:
 
 
 def prompt_ids(prompt: str, units: Units) -> np.ndarray:
-    """The prompt's ids; raises InputError where it is empty or has something that the vocabulary lacks."""
+    """Returns the prompt's ids; raises InputError if the prompt is empty or has something that the vocabulary lacks."""
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -222,14 +224,14 @@ def prompt_ids(prompt: str, units: Units) -> np.ndarray:
 
 
 def unknown_parts(prompt: str, units: Units) -> str:
-    """What of the prompt the vocabulary lacks, for a message: at most five characters or words."""
+    """Returns at most five characters or words of the prompt that the vocabulary lacks, for a message."""
     parts = dict.fromkeys(units.written_parts(prompt))
     unknown = [part for part in parts if (units.encode(part) == units.unknown).any()]
     return ', '.join(map(repr, unknown[:5])) + (f' and {len(unknown) - 5} more' if len(unknown) > 5 else '')
 
 
 def drawable(units: Units, size: int) -> Array:
-    """bool [V], which ids may follow: those with a text, and the separator of documents."""
+    """Returns bool [V]: the ids that may be generated, which are ids with a text and the document separator."""
     may_follow_V = np.arange(size) < units.size
     if units.unknown >= 0:
         may_follow_V[units.unknown] = False

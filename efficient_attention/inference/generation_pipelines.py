@@ -1,4 +1,4 @@
-"""Pipelines that write text: `ea.pipeline('translation', path)` and `ea.pipeline('text-generation', workdir)`."""
+"""Pipelines that generate text: `ea.pipeline('translation', path)` and `ea.pipeline('text-generation', workdir)`."""
 
 import dataclasses
 import warnings
@@ -18,19 +18,19 @@ from efficient_attention.interop.pretrained import Pretrained
 
 @dataclasses.dataclass(frozen=True)
 class GenerationOptions:
-    """How a language model writes: drawn by `Sampling` and a seed, or searched by beams.
+    """Options for generating text with a language model: by sampling with a seed, or by beam search.
 
     Raises:
-        InputError: a value is out of range or no number, or has no effect beside beams.
+        InputError: a value is out of range or not a number, or has no effect with beams.
     """
 
-    max_tokens: int = 200  # to add
+    max_tokens: int = 200  # tokens after the prompt
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    beams: int = 0  # 0 = tokens are drawn
-    best: int = 1  # texts of a search for each prompt
+    beams: int = 0  # 0 = tokens are sampled
+    best: int = 1  # texts per prompt from a beam search
 
     def __post_init__(self) -> None:
         for name, minimum in (('max_tokens', 1), ('top_k', 0), ('seed', 0), ('beams', 0), ('best', 1)):
@@ -40,16 +40,16 @@ class GenerationOptions:
         require(self.best <= max(self.beams, 1), 'best', self.best, f'at most beams, which is {self.beams}')
         for name in ('temperature', 'top_k', 'top_p', 'seed'):
             if self.beams and getattr(self, name) != getattr(GenerationOptions, name):
-                raise InputError(f'{name} is {getattr(self, name)}; a search with beams draws nothing')
+                raise InputError(f'{name} is {getattr(self, name)}; a search with beams samples nothing')
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are drawn."""
+        """The sampling settings."""
         return Sampling(self.temperature, self.top_k, self.top_p)
 
 
 def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
-    """The options that are given, and defaults for the others; raises InputError where one is unknown or bad."""
+    """Returns the given options, with defaults for the rest; raises InputError if one is unknown or invalid."""
     known = [field.name for field in dataclasses.fields(GenerationOptions)]
     if unknown := sorted(given.keys() - set(known)):
         raise InputError(f'unknown options: {", ".join(unknown)}; known: {", ".join(known)}')
@@ -57,10 +57,10 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
 
 
 def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> Decoding:
-    """The search of an encoder-decoder by the options that are given; the files of its folder decide the others.
+    """Returns the search options of an encoder-decoder: the given options, else the settings in its folder's files.
 
     Raises:
-        InputError: an unknown option, or one out of range.
+        InputError: an option is unknown or out of range.
     """
     known = [field.name for field in dataclasses.fields(Decoding)]
     if unknown := sorted(given.keys() - set(known)):
@@ -71,18 +71,18 @@ def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any
 
 
 class TextToTextPipeline:
-    """What an encoder-decoder makes of a text, or of each text of a list.
+    """Generates the targets of an encoder-decoder for a text, or for each text of a list.
 
     Args:
         pretrained: the checkpoint.
-        path: of it, for messages.
-        decoding: how its texts are searched, see `decoding_options`.
-        prefix: before each text; by default that of the run.
-        length: most tokens of a text that is read, see `open_translator`.
-        alignments: with the pieces of both sides and the weights of cross-attention, [pieces, source pieces].
+        path: the checkpoint's path, for messages.
+        decoding: the search options, see `decoding_options`.
+        prefix: text put before each source; by default the run's prefix.
+        length: most source tokens that are read, see `open_translator`.
+        alignments: also return the pieces of both sides and the cross-attention weights, [pieces, source pieces].
 
     Raises:
-        InputError: the checkpoint is no encoder-decoder's.
+        InputError: the checkpoint is not an encoder-decoder.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class TextToTextPipeline:
         self.translator = translator_of(pretrained, path, decoding, prefix, length=length)
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
-        """What is found for a text, a list of as many as `best` where that is above 1; a list of these of a list.
+        """Returns the target of a text; a list of targets if `best` is above 1; a list of either if `texts` is a list.
 
-        It is {'text', 'score', 'is_ended'}: whether the model ended it, and not the most tokens that it may have.
+        A target is {'text', 'score', 'is_ended'}. 'is_ended' is False if the token limit ended the text.
 
         Raises:
-            InputError: a text is empty, or there is something else than texts.
+            InputError: a text is empty, or an entry is not a text.
         """
         given: list[Any] = list(texts) if isinstance(texts, list | tuple) else [texts]
         for_each(given, check_text)
@@ -118,13 +118,13 @@ class TextToTextPipeline:
         return found[0] if isinstance(texts, str) else found
 
     def shown(self, found: list[Translation]) -> Any:
-        """What was found for one text as plain Python."""
+        """Returns the targets of one text as plain Python values."""
         known = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
         rows = [row | self.aligned(one) for row, one in zip(known, found, strict=True)]
         return rows[0] if self.best == 1 else rows
 
     def aligned(self, one: Translation) -> dict[str, Any]:
-        """The pieces of both sides and their alignment, where that was asked for."""
+        """Returns the pieces of both sides and their alignment, or {} if alignments were not requested."""
         if one.alignment is None:
             return {}
         pieces = {'pieces': list(one.pieces), 'source_pieces': list(one.source_pieces)}
@@ -132,12 +132,12 @@ class TextToTextPipeline:
 
 
 class TextGenerationPipeline:
-    """The text that a language model writes after a prompt, or after each prompt of a list.
+    """Generates a continuation of a prompt with a language model, or of each prompt in a list.
 
     Args:
         path: a workdir.
-        options: how texts are drawn or searched.
-        checkpoint: 'last', 'best' or a step; '' = the best where one is known, else the last.
+        options: how texts are sampled or searched.
+        checkpoint: 'last', 'best' or a step; '' = the best if one is known, else the last.
 
     Raises:
         InputError: an option of `Sampling` is out of range, or the path holds no language model.
@@ -150,18 +150,18 @@ class TextGenerationPipeline:
         self.generator = TextGenerator(path, checkpoint=checkpoint)
 
     def __call__(self, prompts: str | list[str]) -> Any:
-        """{'text': the prompt and what follows it}, with its 'score' from a search; a list of these for a list.
+        """Returns {'text': prompt and continuation}, with 'score' after a beam search; a list for a list of prompts.
 
-        A prompt gives the same text alone and in a list. Where `best` is above 1, each prompt has a list of texts.
+        A prompt gives the same text by itself and in a list. If `best` is above 1, each prompt has a list of texts.
 
         Raises:
-            InputError: a prompt is no text, is empty, has what the vocabulary lacks, or leaves no room for the tokens.
+            InputError: a prompt is not a text, is empty, is too long, or has characters outside the vocabulary.
         """
         found = for_each(prompts if isinstance(prompts, list) else [prompts], self.written)
         return found if isinstance(prompts, list) else found[0]
 
     def written(self, prompt: str) -> Any:
-        """The text, or the texts of a search, for one prompt."""
+        """Returns the generated text for one prompt, or the texts of a beam search."""
         check_text(prompt)
         options, most = self.options, self.options.max_tokens
         if not options.beams:

@@ -1,4 +1,4 @@
-"""Items of a list that a user gives to a pipeline: each is read alone, so that an error names the bad one."""
+"""Reads each item of a user's list separately, so that an error names the bad item."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ SHOWN = 40  # characters of a bad item in a message
 
 
 def for_each(items: Sequence[Item], read: Callable[[Item], Found]) -> list[Found]:
-    """What `read` returns for each item; if there are several, its InputError gets the number of the item."""
+    """Returns `read(item)` for each item; if there are several, its InputError gets the item's number."""
     found = []
     for number, item in enumerate(items, start=1):
         try:

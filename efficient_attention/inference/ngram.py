@@ -1,33 +1,36 @@
-"""An n-gram model with interpolation: what a language model has to beat on the same text.
+"""An interpolated n-gram model: a baseline that a language model must beat on the same text.
 
 Witten-Bell smoothing: with n(h c) the count of token c after context h, n(h) the count of the context and T(h) the
 number of different tokens seen after it,
 
     p_k(c | h) = (n(h c) + T(h) p_(k-1)(c | h without its first token)) / (n(h) + T(h)),
 
-from the uniform p_0 = 1 / V up to p_n; an unseen context leaves p_(k-1) as it is. Source: Witten and Bell 1991, method
-C; in this interpolated form Chen and Goodman 1998, section 2.4.
+from the uniform p_0 = 1 / V up to p_n; an unseen context keeps p_(k-1). Source: Witten and Bell 1991, method C; the
+interpolated form is in Chen and Goodman 1998, section 2.4.
 """
 
 import dataclasses
 
 import numpy as np
 
-CHUNK = 2**20  # held-out tokens at once
+CHUNK = 2**20  # held-out tokens at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Order:
-    """What was counted of k-grams. A context is the number of its (k - 1)-gram; for k = 1 there is one, number 0."""
+    """Counts of k-grams for one k.
 
-    keys: np.ndarray  # int64, ascending: context x V + token of each k-gram; its place here is the k-gram's number
-    counts: np.ndarray  # of each k-gram
-    totals: np.ndarray  # n(h) of each context
-    kinds: np.ndarray  # T(h) of each context
+    The context of a token is the (k - 1)-gram before it, given by its number; 0 for k = 1.
+    """
+
+    keys: np.ndarray  # int64, ascending: context x V + token per k-gram; a k-gram's index is its number
+    counts: np.ndarray  # per k-gram
+    totals: np.ndarray  # n(h) per context
+    kinds: np.ndarray  # T(h) per context
 
 
 def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[Order]:
-    """The counts of 1-grams ... `order`-grams of a text, ids [N] below `vocab_size`."""
+    """Returns the counts of 1-grams to `order`-grams of a text, ids [N] below `vocab_size`."""
     ids = np.asarray(ids, np.int64)
     contexts, size, orders = np.zeros(len(ids), np.int64), 1, []
     for k in range(1, order + 1):
@@ -40,7 +43,7 @@ def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[Order]:
 
 
 def token_bits(orders: list[Order], ids: np.ndarray, vocab_size: int, *, chunk: int = CHUNK) -> np.ndarray:
-    """float64 [N - 1]: -log2 p of every token but the first, each given those before it, `chunk` tokens at once."""
+    """Returns -log2 p of every token except the first, given the tokens before it; float64 [N - 1]."""
     context = len(orders) - 1
     parts = []
     for start in range(1, len(ids), chunk):
@@ -51,16 +54,16 @@ def token_bits(orders: list[Order], ids: np.ndarray, vocab_size: int, *, chunk: 
 
 
 def _probabilities(orders: list[Order], ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """float64 [n]: p of each token given what comes before it in `ids`."""
+    """Returns p of each token given the tokens before it in `ids`, float64 [n]."""
     probabilities = np.full(len(ids), 1.0 / vocab_size)
-    contexts = np.zeros(len(ids), np.int64)  # -1: not seen in training, or there is none
+    contexts = np.zeros(len(ids), np.int64)  # -1: the context was not seen in training, or there is none
     for order in orders:
         is_known = contexts >= 0
         known = contexts[is_known]
         places, is_seen = _find(order.keys, known * vocab_size + ids[is_known])
         counts = np.where(is_seen, order.counts[places], 0)
         kinds, totals = order.kinds[known], order.totals[known]
-        # A context of the training text's very end has no successor, so nothing is known after it.
+        # The context at the training text's very end has no successor: its total is 0, and p_(k-1) stays.
         mixed = (counts + kinds * probabilities[is_known]) / np.maximum(totals + kinds, 1)
         probabilities[is_known] = np.where(totals > 0, mixed, probabilities[is_known])
         grams = np.full(len(ids), -1)
@@ -70,6 +73,6 @@ def _probabilities(orders: list[Order], ids: np.ndarray, vocab_size: int) -> np.
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each wanted key stands in ascending `keys`, and whether it does."""
+    """Returns the index of each wanted key in ascending `keys`, and whether the key is there."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted

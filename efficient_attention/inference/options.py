@@ -1,6 +1,6 @@
-"""The keyword options of `ea.pipeline`, `evaluate_workdir` and `predict_files`, with their types.
+"""Types of the keyword options of `ea.pipeline`, `evaluate_workdir` and `predict_files`.
 
-Each is optional. The dataclass that has the fields gives defaults and ranges.
+Every option is optional. The dataclass with the fields defines defaults and ranges.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import TypedDict
 
 
 class EvalOptions(TypedDict, total=False):
-    """Fields of `EvalConfig` in place of a run's own, except `batch_size`."""
+    """Fields of `EvalConfig`, except `batch_size`, that replace a run's values."""
 
     every_steps: int
     split: str
@@ -27,7 +27,7 @@ class EvalOptions(TypedDict, total=False):
 
 
 class ExampleOptions(TypedDict, total=False):
-    """Fields of `ExamplesConfig` in place of a run's own."""
+    """Fields of `ExamplesConfig` that replace a run's values."""
 
     problem: str
     format: str
@@ -81,9 +81,9 @@ class SearchOptions(TypedDict, total=False):
 
 
 class PipelineOptions(ExampleOptions, SearchOptions, total=False):
-    """The options of all pipelines; each pipeline refuses those of the others."""
+    """The options of all pipelines; each pipeline accepts only its own."""
 
-    top: int  # of 'fill-mask': tokens for each mask
-    pooling: str  # of 'feature-extraction'
-    prefix: str | None  # of text to text: what stands before each text; None = as the checkpoint says
-    alignments: bool  # of text to text: with the weights of cross-attention
+    top: int  # 'fill-mask': tokens per mask
+    pooling: str  # 'feature-extraction': 'none', 'first' or 'mean'
+    prefix: str | None  # text-to-text: put before each text; None = the checkpoint's prefix
+    alignments: bool  # text-to-text: also return cross-attention weights

@@ -1,4 +1,4 @@
-"""Plain Python in, plain Python out: what a fine-tuned or pretrained checkpoint says of texts."""
+"""Pipelines: functions from plain Python inputs to the predictions of a fine-tuned or pretrained checkpoint."""
 
 import dataclasses
 import re
@@ -43,9 +43,9 @@ from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.problems.several_outputs import SeveralOutputs
 
-READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # the model's inputs in a feature; no labels
 POOLING = ('none', 'first', 'mean')
-# what a user calls it: the problems of examples that it serves
+# pipeline name: the problems of checkpoints that it supports
 PROBLEMS = {
     'text-classification': ('classification', 'regression', *SEVERAL),
     'token-classification': ('token_classification',),
@@ -54,8 +54,8 @@ PROBLEMS = {
 }
 TEXT_GENERATION = 'text-generation'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
-TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # as released T5s name theirs
-FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
+TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # the task names in released T5 configs
+FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # other problems read a table
 
 
 def pipeline(
@@ -67,38 +67,38 @@ def pipeline(
     length: int = 0,
     **options: Unpack[PipelineOptions],
 ) -> Any:
-    """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
+    """Returns a function from one input, or a list of inputs, to the checkpoint's predictions, in the same form.
 
-    Texts that are longer than a row are read in windows, never cut; where `options` have it otherwise, or a question is
-    too long, a UserWarning says what was cut or left out.
+    A text longer than a row is read in windows, not cut. If `options` say otherwise, or a question is too long, a
+    UserWarning reports what was cut or left out.
 
         'question-answering'    {'question', 'context'} -> {'answer', 'score', 'start', 'end'}, in characters
-        'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression;
-                                {'scores'} where it has several outputs, {'labels', 'scores'} of several labels a row
+        'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}; {'score'} for regression;
+                                {'scores'} for several outputs; {'labels', 'scores'} for several labels per row
         'token-classification'  text, or a tuple of its words -> [{'word', 'label', 'score', 'start', 'end'}, ...]
         'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
         'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
-        'text2text-generation'  text -> {'text', 'score', 'is_ended'}, the `best` of them in a list where that is above
-                                1; 'translation', 'translation_en_to_de' and the like, and 'summarization' are the
-                                same, with the prefix that a released T5's config.json has for a task of that name
-        'text-generation'       text -> {'text'}, the text with what a language model writes after it
+        'text2text-generation'  text -> {'text', 'score', 'is_ended'}; a list of the `best` texts if `best` is above 1.
+                                'summarization', 'translation', 'translation_en_to_de' and the like are the same, with
+                                the prefix that a released T5's config.json has for a task of that name
+        'text-generation'       text -> {'text'}, the text with a language model's continuation
 
     Args:
         task: one of the names above.
         path: a Hugging Face folder or a workdir.
-        checkpoint: of a workdir: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best where one
-            is known, else the last.
+        checkpoint: a workdir's checkpoint: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best
+            if one is known, else the last.
         batch_size: rows at a time; 0 = 32.
-        length: most tokens a row, of 'text2text-generation' those of the text that is read; 0 = as many as the model
-            has positions for, or without a table of them as many as it was trained on, or 512.
-        options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of 'text2text-generation' `prefix`,
-            `alignments` and the fields of `Decoding` (inference/translator.py), such as `beams`, `best` and `alpha`; of
-            'text-generation' `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and `best`; of the others
-            fields of a config's `examples` group.
+        length: most tokens per row; 0 = the model's position limit, else its training length, else 512. For
+            'text2text-generation' the most tokens per source, see `open_translator`.
+        options: 'fill-mask' has `top`, 'feature-extraction' has `pooling`. 'text2text-generation' has `prefix`,
+            `alignments` and the fields of `Decoding` (inference/search_options.py), such as `beams`, `best` and
+            `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and `best`.
+            The others have the fields of a config's `examples` group.
 
     Raises:
-        InputError: unknown task, or a checkpoint without what the task needs.
+        InputError: the task is unknown, or the checkpoint does not support it.
     """
     require_at_least(0, 'batch_size', batch_size)
     if task == TEXT_GENERATION:
@@ -112,7 +112,7 @@ def pipeline(
 def make_pipeline(
     task: str, path: Path, pretrained: Pretrained, options: Mapping[str, Any], *, batch_size: int, length: int
 ) -> Any:
-    """`pipeline` for a checkpoint that is open; `path` is for messages."""
+    """Returns the pipeline for an open checkpoint; `path` is for messages."""
     known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
     is_text_to_text = task in TEXT_TO_TEXT_TASKS or bool(TRANSLATION.fullmatch(task))
     if task not in known and not is_text_to_text:
@@ -144,13 +144,13 @@ def make_pipeline(
 
 
 def examples_of(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesConfig:
-    """The examples group that a checkpoint was trained with, without its files."""
+    """Returns the examples group that a checkpoint was trained with, without its files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
     trained = pretrained.run.examples if pretrained.run else outside
     problem = 'classification' if pretrained.problem in SEVERAL else pretrained.problem
     fixed: dict[str, Any] = {'problem': problem, 'labels': pretrained.labels}
-    fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower is one row
+    fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower reads exactly one row
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'cache': 'cache'}
     is_glue_pair = trained.format == 'glue' and len(glue_task(trained.name).texts) == 2
     if is_glue_pair or (trained.format == ARENA and first_set(trained).texts == 2):
@@ -164,7 +164,7 @@ def examples_of(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesC
 
 
 def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
-    """The examples with labels 'LABEL_0', 'LABEL_1', ... where the head gives classes and nothing names them."""
+    """Returns the examples with labels 'LABEL_0', 'LABEL_1', ... if the head predicts classes without names."""
     is_named = examples.labels or examples.train or examples.format == 'glue'
     has_labels = head.kind == 'token' or (head.kind in OF_ROWS and head.outputs > 1)
     if is_named or not has_labels:
@@ -173,7 +173,7 @@ def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
 
 
 class TextPipeline:
-    """A fine-tuned model's answers to its problem, with the thresholds that were chosen for it."""
+    """A fine-tuned model's pipeline for its problem, with the decision thresholds saved in its checkpoint."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class TextPipeline:
     ) -> None:
         self.encoder, self.examples, self.length = encoder, examples, length
         self.problem, self.thresholds = pretrained.problem, pretrained.thresholds()
-        self.takes_any = pretrained.run is None  # what a folder from outside was trained on, one text or two
+        self.takes_any = pretrained.run is None  # a model without a run may take one text or two
         self.config, self.head = config, head = pretrained.model, pretrained.head
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
@@ -199,18 +199,18 @@ class TextPipeline:
         )
 
     def rows(self, task: Problem[Any, Any], examples: Sequence[Any]) -> list[Feature]:
-        """The rows of examples; raises InputError where a text or its global tokens do not fit the model."""
+        """Returns the rows of examples; raises InputError if a text or its global tokens do not fit the model."""
         features = task.encode(examples)
         check_global(features, self.config)
         return features
 
     def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
-        """What the model says of rows; raises InputError where one has more global tokens than the model has places."""
+        """Returns the model's outputs per row; raises InputError if a row has too many global tokens."""
         check_global(features, self.config)
         return self.predict(features)
 
     def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
-        """The problem of these examples; raises InputError where they have more or fewer labels than the model."""
+        """Returns the problem of these examples; raises InputError if its number of labels differs from the model's."""
         task = self._problem(examples)
         check_outputs(task, self.head)
         for name in task.thresholds:
@@ -225,14 +225,14 @@ class TextPipeline:
         return SeveralOutputs(named, self.encoder, self.length, is_multi_label=self.problem == MULTI_LABEL)
 
     def __call__(self, inputs: Any) -> Any:
-        """The answer to an input, or a list of answers to a list; warns of what was cut or left out."""
+        """Returns the answer to an input, or a list of answers to a list; warns about cut or left out text."""
         answers, losses = self.answers(inputs if isinstance(inputs, list) else [inputs])
         for loss in losses:
             warnings.warn(loss, UserWarning, stacklevel=2)
         return answers if isinstance(inputs, list) else answers[0]
 
     def answers(self, inputs: list[Any]) -> tuple[list[Any], list[str]]:
-        """The answers, and what was cut or left out, a line each."""
+        """Returns the answers, and one line per kind of cut or left out text."""
         is_pair = self.takes_any and bool(inputs) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
         task = self.task(dataclasses.replace(self.examples, text_pair=column))
@@ -240,7 +240,7 @@ class TextPipeline:
         try:
             features = self.rows(task, examples)
         except InputError:
-            for_each(examples, lambda example: self.rows(task, [example]))  # the error has the bad example's number
+            for_each(examples, lambda example: self.rows(task, [example]))  # adds the bad example's number to the error
             raise
         predictions = task.decode(examples, features, self.outputs(features))
         return [task.answer(prediction) for prediction in predictions], task.losses + unknown_words(
@@ -249,14 +249,14 @@ class TextPipeline:
 
 
 def pair_fields(value: Any) -> tuple[str, ...]:
-    """The names of an input's fields; a tuple of two is a pair of texts."""
+    """Returns the names of an input's fields; a tuple of two is a pair of texts."""
     if isinstance(value, dict):
         return tuple(value)
     return ('text', 'text_pair') if isinstance(value, tuple) and len(value) == 2 else ()
 
 
 class VectorPipeline:
-    """An encoder's vectors of texts."""
+    """A pipeline from texts to an encoder's vectors."""
 
     def __init__(
         self, pretrained: Pretrained, encoder: TextEncoder, *, length: int, batch_size: int, pooling: str = 'none'
@@ -269,7 +269,7 @@ class VectorPipeline:
         self.predict = Predictor(model, length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone)
 
     def __call__(self, inputs: str | list[str]) -> Any:
-        """float32 [tokens, D] of a text, special tokens included, or [D] if pooled; a list of them for a list."""
+        """Returns a text's vectors, float32 [tokens, D] with special tokens, or [D] if pooled; a list for a list."""
         if not isinstance(inputs, list):
             return self([inputs])[0]
         for_each(inputs, check_text)
@@ -278,13 +278,13 @@ class VectorPipeline:
         return [self.pooled([next(outputs)['vectors'] for _ in rows]) for rows in features]
 
     def features(self, text: str) -> list[Feature]:
-        """The rows of a text: windows next to one another where it is longer than one."""
+        """Returns the rows of a text: adjacent windows if the text is longer than one row."""
         [encoding] = self.encoder.encode([text])
         encoding.truncate(self.length - self.encoder.added(is_pair=False))
         return [arrays_of(self.encoder.row(window)) for window in (encoding, *encoding.overflowing)]
 
     def pooled(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        """A text's vectors from those of its windows."""
+        """Returns a text's vectors, or their pooled vector, from the vectors of its windows."""
         if self.pooling == 'first':
             return vectors[0][0]
         joined = np.concatenate(vectors)
@@ -292,14 +292,14 @@ class VectorPipeline:
 
 
 class MaskPipeline:
-    """A masked language model's tokens for each mask."""
+    """A pipeline from texts with masks to a masked language model's best tokens."""
 
     def __init__(self, pretrained: Pretrained, path: Path, *, length: int, batch_size: int, top: int = 5) -> None:
         self.filler, self.top, self.batch_size = MaskFiller(path, pretrained=pretrained), top, batch_size
         self.filler.length = length
 
     def __call__(self, inputs: str | list[str]) -> Any:
-        """For each mask of a text its best tokens; a list of these for a list of texts."""
+        """Returns the best tokens for each mask of a text; a list of these for a list of texts."""
         if not isinstance(inputs, list):
             return self([inputs])[0]
         return [
@@ -309,10 +309,10 @@ class MaskPipeline:
 
 
 class Predictor:
-    """A model that has outputs, ready for rows of any length up to its own.
+    """A model's outputs for rows of any length up to `length`.
 
     Attributes:
-        length: of the longest row that the model takes, tokens.
+        length: tokens of the longest row that the model takes.
     """
 
     def __init__(
@@ -325,7 +325,7 @@ class Predictor:
         is_row_alone: bool = False,
         sentences: int = 0,
     ) -> None:
-        """`is_row_alone` and `sentences`: see `FeatureBatches`."""
+        """`is_row_alone` and `sentences` are the fields of `FeatureBatches`."""
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
         self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
@@ -333,7 +333,7 @@ class Predictor:
         self.step = jax.jit(make_output_step(graph))
 
     def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
-        """The outputs of each row, in order, without padding; labels are not looked at."""
+        """Returns the outputs of each row, in order, without padding; ignores labels."""
         if not features:
             return []
         rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]

@@ -1,4 +1,4 @@
-"""How much each word of a text, and each of its sentences, weighs in the vector that a classifier decides by."""
+"""Weights of each word and sentence of a text in the pooled vector from which a classifier decides."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +24,10 @@ BETWEEN, SPECIAL, UNREAD = 'between', 'special', 'unread'
 
 
 class Word(NamedTuple):
-    """Characters of a text and the sum of their pieces' weights in the sentence's vector.
+    """A stretch of text and the summed pooling weight of its pieces in the sentence's vector.
 
-    `kind`: '' = a word, `BETWEEN` = what stands between two, `SPECIAL` = the pieces that the tokenizer adds, `UNREAD` =
-    the end of a sentence that is cut.
+    `kind`: '' = a word, `BETWEEN` = the characters between two words, `SPECIAL` = the pieces that the tokenizer adds,
+    `UNREAD` = the truncated end of a sentence.
     """
 
     text: str
@@ -36,14 +36,14 @@ class Word(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """Words with what stands between them, and the sentence's weight in the text's vector (1 where it is all of it)."""
+    """A sentence's words, the text between them, and its weight in the text's vector; 1 if it is the whole text."""
 
     weight: float
     words: tuple[Word, ...]
 
 
 class PooledText(NamedTuple):
-    """A text as a classifier weighs it, with its answer; `left_out` counts the sentences that it does not read."""
+    """A classifier's answer for a text, and its sentences with weights; `left_out` counts unread sentences."""
 
     answer: dict[str, Any]
     sentences: tuple[Sentence, ...]
@@ -51,10 +51,10 @@ class PooledText(NamedTuple):
 
 
 class TextWeigher:
-    """A classifier that gives the weights of its pooling with its answer."""
+    """A classifier that returns its pooling weights with its answer."""
 
     def __init__(self, path: Path, checkpoint: str = '') -> None:
-        """`path`: a workdir or a Hugging Face folder; raises InputError as `pipeline`, or where rows are of pairs."""
+        """Loads a workdir or Hugging Face folder; raises InputError as `pipeline`, or if rows are text pairs."""
         pretrained = open_pretrained(path, checkpoint)
         self.answers: TextPipeline = pipeline('text-classification', path, checkpoint=checkpoint, overlong='truncate')
         config, head = pretrained.model, pretrained.head
@@ -69,7 +69,7 @@ class TextWeigher:
         self.problem, self.encoder = problem, self.answers.encoder
 
     def __call__(self, text: str) -> PooledText:
-        """The weights of one text; raises InputError where it is empty."""
+        """Returns the answer and the weights for one text; raises InputError if the text is empty."""
         [feature] = self.problem.encode([self.problem.example(text)])
         weights = self.weights(self.params, self.batch(feature))
         tokens = np.asarray(weights['words'])[0]
@@ -83,19 +83,19 @@ class TextWeigher:
         return PooledText(self.answers.answers([text])[0][0], shown, len(parts) - len(shown))
 
     def batch(self, feature: Feature) -> dict[str, Any]:
-        """The row alone, without padding."""
+        """Returns a batch of one row, without padding."""
         shape = (1, *feature['tokens'].shape)
         arrays = arrays_of_rows([feature], np.zeros(1, np.int32), shape, self.encoder.pad, feature)
         return {name: jnp.asarray(arrays[name]) for name in ('tokens', 'token_types', 'segments')}
 
     def parts(self, text: str) -> list[tuple[str, Encoding]]:
-        """The sentences that are rows, or the whole text, with their pieces."""
+        """Returns the sentences that become rows, or the whole text, each with its pieces."""
         parts = sentences_of(text) if self.problem.config.sentences else [text]
         found = list(zip(parts, self.encoder.encode(parts), strict=True))
         return [one for one in found if one[1].ids] or found[:1]
 
     def words(self, text: str, encoding: Encoding, weights: np.ndarray) -> Iterator[Word]:
-        """The words of a part that was read, in order; weights are those of its row, special pieces around it too."""
+        """Yields the words of one part in order; `weights` are the weights of its row, including special pieces."""
         start = self.problem.templates[1].start
         pieces = weights[start : start + min(len(encoding.ids), self.answers.length - self.problem.templates[1].added)]
         place, end = 0, 0
@@ -111,7 +111,7 @@ class TextWeigher:
 
 
 def word_spans(encoding: Encoding, count: int) -> Iterator[tuple[int, int]]:
-    """The first piece of each word among the first `count` pieces, and the one after its last."""
+    """Yields, for each word among the first `count` pieces, its first piece and the piece after its last."""
     first = 0
     for piece in range(1, count + 1):
         if piece == count or encoding.word_ids[piece] != encoding.word_ids[first]:

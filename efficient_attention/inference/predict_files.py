@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned checkpoint for whole files, in the form that official scripts and servers want."""
+"""Writes a fine-tuned checkpoint's predictions for files, in the formats of official scripts and servers."""
 
 import dataclasses
 from pathlib import Path
@@ -25,21 +25,21 @@ def predict_files(
     length: int = 0,
     **fields: Unpack[ExampleOptions],
 ) -> dict[str, Any]:
-    """Writes predictions; returns 'files', 'notes' and, of labelled rows, the official 'metrics'.
+    """Writes predictions; returns 'files', 'notes' and, for labelled rows, the official 'metrics'.
 
-    The folder appears when all is written.
+    The folder appears only once everything is written.
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.
-        folder: must be missing or empty.
-        split: 'dev', or 'test', which may lack labels. Thresholds stay as a run chose them on its dev files.
-        checkpoint: of a workdir, as `pipeline` takes it.
+        folder: the output folder; it must be missing or empty.
+        split: 'dev', or 'test', which may lack labels. Thresholds stay as the run chose them on its dev files.
+        checkpoint: the workdir's checkpoint, as in `pipeline`.
         batch_size: rows at a time.
-        length: most tokens a row; 0 = as in training.
-        fields: of a config's `examples` group in place of the run's own, such as `test='my.csv'` and `text='review'`.
+        length: most tokens per row; 0 = as in training.
+        fields: fields of the config's `examples` group that replace the run's, such as `test='my.csv'`.
 
     Raises:
-        InputError: there are no such files or labels, the checkpoint has no head, or the folder is not empty.
+        InputError: files or labels are missing, the checkpoint has no head, or the folder is not empty.
         RunError: the disk is full.
     """
     if split not in SPLITS:
@@ -63,7 +63,10 @@ def predict_files(
 
 
 def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
-    """Writes the files of one split; adds to `found`: files, metrics where all is labelled, a note where a part is."""
+    """Writes the files of one split, and adds files, metrics and notes to `found`.
+
+    Metrics need labels for all rows. If only some rows have labels, a note says so.
+    """
     examples = task.read(split)
     features = task.encode(examples)
     predictions = task.decode(examples, features, run.outputs(features))
@@ -71,17 +74,17 @@ def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder
     if split in task.dev_splits or labelled == len(examples):
         found['metrics'] |= task.score(examples, predictions, split)
     elif labelled:
-        note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; without all no scores'
+        note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; scores need labels for all'
         found['notes'].append(note)
     found['notes'] += unknown_words(run.encoder, features)
     found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 
 def kind_of(path: Path, problem: str) -> str:
-    """The name of the pipeline that serves a checkpoint of this problem; `path` is for the message.
+    """Returns the name of the pipeline for checkpoints of this problem; `path` is for the message.
 
     Raises:
-        InputError: it has no head for a problem.
+        InputError: the checkpoint has no head for a problem.
     """
     for kind, problems in PROBLEMS.items():
         if problem in problems:

@@ -1,4 +1,4 @@
-"""Modules with the parameters of a checkpoint, for use and not for training."""
+"""Builds modules with a checkpoint's parameters, for inference only."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,15 +13,15 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.quantized import store_codes
 
-DEFAULT_LENGTH = 512  # tokens a row of a model from outside that has no table of positions
+DEFAULT_LENGTH = 512  # tokens per row, for an imported model without a position table
 Module = TypeVar('Module', bound=nnx.Module)
 
 
 def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained) -> Module:
-    """The module that `make` describes, with a checkpoint's parameters, laid out for inference, on the first device.
+    """Returns the module that `make` builds, with a checkpoint's parameters, laid out for the first device.
 
     Raises:
-        InputError: the checkpoint lacks some of them; names one.
+        InputError: the checkpoint lacks a parameter; the message names one.
     """
 
     def module() -> Module:
@@ -38,19 +38,22 @@ def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained
 
 
 class EncoderAlone(nnx.Module):
-    """An encoder under the path that checkpoints have it at."""
+    """An encoder as the attribute `encoder`, so that its parameter paths match a checkpoint's."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(config, rngs=rngs)
 
 
 def pretrained_encoder(pretrained: Pretrained) -> Encoder:
-    """The encoder of a checkpoint without its head; raises InputError as `pretrained_module`."""
+    """Returns a checkpoint's encoder without its head; raises InputError as `pretrained_module` does."""
     return pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
 
 
 def matched(wanted: Any, found: Any, path: str) -> Any:
-    """The arrays of `found` in the structure of `wanted`."""
+    """Returns the arrays of `found` in the nested structure of `wanted`.
+
+    `path` is the part of the structure in hand, for messages. Raises InputError if an array is missing.
+    """
     if isinstance(wanted, dict):
         return {name: matched(part, (found or {}).get(name), f'{path}/{name}') for name, part in wanted.items()}
     if found is None:
@@ -59,6 +62,6 @@ def matched(wanted: Any, found: Any, path: str) -> Any:
 
 
 def row_length(pretrained: Pretrained) -> int:
-    """Tokens of the longest row that a checkpoint is meant for: as many as it has positions or was trained on."""
+    """Returns the most tokens per row for a checkpoint: its position limit, else its training length, else 512."""
     limit = pretrained.model.position_limit
     return limit or (pretrained.run.data.length if pretrained.run else DEFAULT_LENGTH)

@@ -1,4 +1,4 @@
-"""A trained model from its workdir alone: config.json, the tokenizer and a checkpoint, never a Python file."""
+"""Restores a trained model from its workdir: config.json, the tokenizer and a checkpoint. No Python file is run."""
 
 import functools
 from collections.abc import Callable
@@ -27,25 +27,25 @@ from efficient_attention.workdir.model_params import restore_params
 
 
 class Trained(NamedTuple):
-    """The evaluation of a run, and the parameters of one of its steps, or the mean of several up to it."""
+    """A run's evaluation, and the parameters of one step or the mean of several steps up to it."""
 
     evaluation: Evaluation
     params: Any
     step: int
-    averaged: tuple[int, ...] = ()  # the steps whose parameters were averaged; () = one step
+    averaged: tuple[int, ...] = ()  # the averaged steps; () = no averaging
 
 
 def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig | None = None) -> Trained:
-    """The parameters of a checkpoint on this machine's devices, with what evaluates them.
+    """Returns a checkpoint's parameters on this machine's devices, and the run's evaluation.
 
     Args:
         workdir: a folder that train.py wrote.
-        wanted: a number of updates, the best step, or the mean of the last ones; None = the newest.
-        config: instead of the workdir's own, with fields changed that leave the parameters as they are.
+        wanted: a number of updates, the best step, or the mean of the last steps; None = the newest step.
+        config: replaces the workdir's config; it may differ only in fields that do not change the parameters.
 
     Raises:
-        InputError: there is no run or checkpoint, the checkpoint does not fit the config, the data has changed, or the
-            evaluation's batch does not divide over the devices.
+        InputError: the run or checkpoint is missing, the checkpoint does not fit the config, the data has changed, or
+            the evaluation's batch does not divide over the devices.
     """
     config = config or read_config(workdir)
     mesh = make_mesh(config.mesh)
@@ -66,21 +66,21 @@ def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Any:
-    """Shapes of the task's parameters, and how they lie on the mesh."""
+    """Returns the shapes, dtypes and shardings of the task's parameters."""
     return abstract_arrays(jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0))))), mesh)
 
 
 def restore_for_inference(
     workdir: Path, config: RunConfig, checkpoint: str, make_model: Callable[[], nnx.Module]
 ) -> tuple[nnx.GraphDef, Any]:
-    """A model's graph and a checkpoint's parameters, laid out for inference on the first device; needs no data.
+    """Returns a model's graph and a checkpoint's parameters, laid out for inference on the first device; reads no data.
 
     Args:
         workdir: a folder that train.py wrote.
-        config: of the run.
-        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number or 'average-5', the
-            mean of the last 5; '' = the best where one is known, else the last.
-        make_model: the model with any parameters; none are drawn.
+        config: the run's config.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5' for the
+            mean of the last 5; '' = the best if one is known, else the last.
+        make_model: returns the model; only its shapes are used, no parameters are initialised.
     """
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)

@@ -1,4 +1,4 @@
-"""The next token from its logits: greedy, at a temperature, among the k most probable or within a nucleus."""
+"""Chooses the next token from logits: greedy, at a temperature, among the top k, or within a nucleus."""
 
 import dataclasses
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from efficient_attention.config.checks import check_within
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn from logits; the filters apply in the order of the fields.
+    """Settings for choosing a token from logits; the filters apply in the order of the fields.
 
     Args:
-        temperature: logits are divided by it; 0 takes the most probable token.
-        top_k: most tokens that may be drawn; 0 = any number.
-        top_p: only the fewest most probable tokens with this probability together may be drawn, the nucleus (Holtzman
-            et al. 2019, arXiv 1904.09751, section 3.1); 1 = all.
+        temperature: logits are divided by the temperature; 0 takes the most probable token.
+        top_k: at most this many of the most probable tokens may be sampled; 0 = any number.
+        top_p: tokens may be sampled only from the nucleus, the fewest most probable tokens whose total probability
+            reaches top_p (Holtzman et al. 2019, arXiv 1904.09751, section 3.1); 1 = all.
 
     Raises:
         InputError: a value is out of range.
@@ -36,18 +36,18 @@ class Sampling:
 
 
 class Draw(NamedTuple):
-    """What the tokens of a text are drawn from besides their logits."""
+    """A seed and the allowed ids, for sampling the tokens of a text."""
 
     seed: Array | int
-    may_follow_V: Array  # bool, which ids may be drawn
+    may_follow_V: Array  # bool, True for the ids that may be sampled
 
 
 def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
-    """float32 logits at the temperature, MASKED where the token may not be drawn; of equals, lower ids come first."""
+    """Returns float32 logits divided by the temperature, `MASKED` for excluded tokens; ties go to the lower id."""
     if sampling.temperature == 0:
         is_best = jnp.arange(logits_BV.shape[1])[None] == logits_BV.argmax(axis=1, keepdims=True)
         return jnp.where(is_best, logits_BV, MASKED)
-    # The largest at 0: no temperature, however small, makes it infinite.
+    # With the largest logit at 0, no temperature, however small, makes a logit positive infinity.
     logits_BV = (logits_BV - logits_BV.max(axis=1, keepdims=True)) / sampling.temperature
     if not sampling.top_k and sampling.top_p == 1:
         return logits_BV
@@ -58,7 +58,7 @@ def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
     if sampling.top_p < 1:
         probabilities_BV = jax.nn.softmax(ranked_BV, axis=1)
         before_BV = jnp.cumsum(probabilities_BV, axis=1) - probabilities_BV
-        # The first is always kept, though rounding may put its `before` at more than a tiny top_p.
+        # The most probable token always stays: rounding may put its `before` above a tiny top_p.
         is_kept = (before_BV < sampling.top_p) | (jnp.arange(ranked_BV.shape[1])[None] == 0)
         ranked_BV = jnp.where(is_kept, ranked_BV, MASKED)
     return jnp.take_along_axis(ranked_BV, jnp.argsort(order_BV, axis=1), axis=1)
@@ -67,7 +67,10 @@ def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
 def sample(
     logits_BV: Array, sampling: Sampling, seed: Array | int, step: Array | int, number_B: Array | None = None
 ) -> Array:
-    """int32 [B]: a token for each row, from (seed, step, number of the row) alone; by default the rows are counted."""
+    """Returns one sampled token per row, int32 [B].
+
+    A token depends only on the row's logits, the seed, the step and the row's number (by default 0, 1, ...).
+    """
     filtered_BV = filter_logits(logits_BV.astype(jnp.float32), sampling)
     rng = jax.random.fold_in(jax.random.key(seed), step)
     number_B = jnp.arange(len(logits_BV)) if number_B is None else number_B

@@ -1,4 +1,4 @@
-"""The options of a search from text to text: those that are given, and those that a checkpoint's files state."""
+"""Search options of an encoder-decoder: the user's options, else the settings in the checkpoint's files."""
 
 import dataclasses
 import logging
@@ -24,15 +24,15 @@ TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How targets are searched; fields as of `Search`, `Rules`, `Sampling` and `Batching`, and three more.
+    """Options for generating targets: fields of `Search`, `Rules`, `Sampling` and `Batching`, and three more.
 
     Args:
-        ends: ids that end a text; () = those of the checkpoint.
-        do_sample: tokens are drawn, which needs `beams` 1; only then may fields of `Sampling` and `seed` be set.
-        seed: of the draws. A text is drawn from the seed and its place among the texts, whatever stands beside it.
+        ends: ids that end a text; () = the checkpoint's end ids.
+        do_sample: sample the tokens, which needs `beams` 1. Fields of `Sampling` and `seed` may be set only with it.
+        seed: seed of the sampling. A text depends on the seed and its position in the list, not on its neighbours.
 
     Raises:
-        InputError: a value is out of range, or would have no effect beside the others.
+        InputError: a value is out of range, or has no effect with the other values.
     """
 
     beams: int = 4
@@ -65,48 +65,48 @@ class Decoding:
         if unread := [name for name in (*SAMPLING, 'seed') if not self.do_sample and self.is_changed(name)]:
             raise InputError(f'{unread[0]} is {getattr(self, unread[0])}; it is read only if do_sample is True')
         rules = self.rules()
-        for name in RULES:  # lists become tuples, so that equal options are equal
+        for name in RULES:  # Lists become tuples, so that equal options compare equal.
             object.__setattr__(self, name, getattr(rules, name))
         object.__setattr__(self, 'ends', ids_in('ends', self.ends))
         self.search(end=0)
         self.batching()
 
     def is_changed(self, name: str) -> bool:
-        """Whether a field has another value than by default."""
+        """Returns whether a field differs from its default."""
         return bool(getattr(self, name) != getattr(Decoding, name))
 
     def rules(self) -> Rules:
-        """The rules on which tokens may follow."""
+        """Returns the rules that restrict the next token."""
         return Rules(**{name: getattr(self, name) for name in RULES})
 
     def search(self, end: int, forced: Forced = NOTHING_FORCED) -> Search:
-        """The search, for a checkpoint's end symbol and the tokens that its files force in every target."""
+        """Returns the search for a checkpoint with this end symbol and these forced tokens."""
         own = {field.name for field in dataclasses.fields(self)}
         fields: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(Search) if field.name in own
         }
         known = forced.end_ids or (end,)
         if forced.ends and known[0] not in (self.ends or known):
-            raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}: add it to them')
-        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # the end that may be forced is first
+            raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}; add it to ends')
+        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # the end to force comes first
         draws = Sampling(**{name: getattr(self, name) for name in SAMPLING}) if self.do_sample else None
         fields |= {'rules': self.rules(), 'sampling': draws}
         return Search(**fields, end=ends[0], more_ends=ends[1:], first=forced.first, forces_end=forced.ends)
 
     def batching(self, lengths: tuple[int, ...] = ()) -> Batching:
-        """How sources are put into batches, of rows of these lengths where there are some."""
+        """Returns how sources are batched; `lengths` are the padded row lengths, () = the defaults."""
         rows = {'lengths': lengths} if lengths else {}
         return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra, **rows)
 
     def shown(self) -> dict[str, Any]:
-        """The options to report beside scores: beams, length penalty, and each other option that was changed."""
+        """Returns the options to report with scores: beams, length penalty, and other options with changed values."""
         others = ('stop', *RULES, 'ends', 'do_sample', *SAMPLING, 'seed')
         changed = {name: getattr(self, name) for name in others if self.is_changed(name)}
         return {'beams': self.beams, 'length_penalty': f'{self.penalty} {self.alpha:g}'} | changed
 
 
 def check_kind(name: str, value: Any, kind: type) -> None:
-    """Raises InputError where a value is of another type than the default of its field."""
+    """Raises InputError if a value has another type than its field's default."""
     types = (int, float) if kind is float else kind
     if kind in KINDS:
         require(isinstance(value, types) and (kind is bool) == isinstance(value, bool), name, value, KINDS[kind])
@@ -115,18 +115,18 @@ def check_kind(name: str, value: Any, kind: type) -> None:
 def decoding_of(
     pretrained: Pretrained, path: Path, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Decoding:
-    """How targets of a checkpoint are searched: by the options that are given, else by what its files state.
+    """Returns the search options for a checkpoint: the user's options first, then its files' settings, then defaults.
 
-    Says in one line which settings of its files are used, and in another one which are not served.
+    Logs one line with the file settings in use, and one line with the file settings that are not supported.
 
     Args:
         pretrained: the checkpoint.
-        path: of it, for messages.
-        given: fields of `Decoding`.
-        defaults: others, where neither an option nor a file decides; by default those of `Decoding`.
+        path: the checkpoint's path, for messages.
+        given: the user's options, fields of `Decoding`.
+        defaults: replace the defaults of `Decoding`, where neither an option nor a file decides.
 
     Raises:
-        InputError: a value is out of range; or a setting of a file is of another type.
+        InputError: a value is out of range, or a setting in a file has the wrong type.
     """
     try:
         stated, unserved = search_settings(pretrained.generation, pretrained.extra)
@@ -136,8 +136,8 @@ def decoding_of(
     if not given.get('do_sample', True) or given.get('beams', 1) != 1 and 'do_sample' not in given:
         replaced |= {'do_sample', *SAMPLING}
     used = {name: value for name, value in stated.items() if name not in replaced}
-    say(path, 'its files state settings of the search, used where no option is given', used)
-    say(path, 'settings of a search in its files that are not served', unserved)
+    say(path, 'search settings in its files, used where no option is given', used)
+    say(path, 'search settings in its files that are not supported', unserved)
     try:
         fields = {**(defaults or {}), **used, **given}
         if fields.get('do_sample') and 'beams' not in given:
@@ -150,11 +150,11 @@ def decoding_of(
 
 
 def say(path: Path, what: str, settings: Mapping[str, Any]) -> None:
-    """Says settings in one line, if there are any."""
+    """Logs settings in one line; logs nothing if there are none."""
     if settings:
         logging.getLogger(__name__).warning('%s: %s: %s', path, what, in_words(settings))
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings as a line."""
+    """Returns settings as 'key=value, key=value', with values cut to 40 characters."""
     return ', '.join(f'{key}={str(value)[:40]}' for key, value in settings.items())

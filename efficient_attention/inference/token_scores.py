@@ -1,6 +1,6 @@
-"""The scores of what may follow each text of a search: the model's, changed by the rules that the search has.
+"""Scores of the next token in a text search: the model's scores, changed by the rules of the search.
 
-The rules and their order are those of transformers' `generate`.
+The rules and their order are the rules of transformers' `generate`.
 """
 
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from efficient_attention.inference.search import Limits, Search
 
 
 class Read(NamedTuple):
-    """The tokens that the decoder has read of each text, in N places; -1 stands before a short prompt.
+    """The tokens that the decoder has read of each text, at N positions; -1 stands before a shorter prompt.
 
-    The first `length` places are used; the search made the last `made` of these.
+    The first `length` positions are in use; the search added the last `made` of them.
     """
 
     tokens_bN: Array
@@ -26,7 +26,7 @@ class Read(NamedTuple):
 
 
 def read_of(before_BP: Array | None, tokens_bT: Array, made: Array) -> Read:
-    """The prompts, followed by the first `made` tokens of `tokens_bT`; b is B, or B K in a beam search."""
+    """Returns the prompts, followed by the first `made` tokens of `tokens_bT`; b is B, or B K in a beam search."""
     if before_BP is None:
         return Read(tokens_bT, made, made)
     before_bP = jnp.repeat(before_BP, len(tokens_bT) // len(before_BP), axis=0)
@@ -34,17 +34,17 @@ def read_of(before_BP: Array | None, tokens_bT: Array, made: Array) -> Read:
 
 
 def next_log_probs(logits_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
-    """float32 log-probabilities of each row's next token, `MASKED` where it may not follow.
+    """Returns float32 log-probabilities of each row's next token, `MASKED` for tokens that may not follow.
 
-    They are the model's own, changed by the penalty of repetitions. A rule that masks tokens does not raise the others.
+    They are the model's, changed by the repetition penalty. Masking some tokens does not renormalise the others.
     """
     return ruled(log_softmax(logits_bV.astype(jnp.float32)), read, search, limits)
 
 
 def next_tokens(logits_bV: Array, read: Read, search: Search, limits: Limits) -> tuple[Array, Array]:
-    """The token that goes on with each text, the best one or one that is drawn, and the model's log-probability of it.
+    """Returns the next token of each text, the best or a sampled one, and the model's log-probability of it.
 
-    It is `MASKED` where no token may follow.
+    The log-probability is `MASKED` if no token may follow.
     """
     if search.sampling is None and search.rules.repetition_penalty == 1:
         log_probs_bV = next_log_probs(logits_bV, read, search, limits)
@@ -62,7 +62,7 @@ def next_tokens(logits_bV: Array, read: Read, search: Search, limits: Limits) ->
 
 
 def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
-    """The scores by the rules of the search: `MASKED` where a token may not follow, and 0 of one that is forced."""
+    """Returns the scores under the search's rules: `MASKED` for forbidden tokens, 0 for a forced token."""
     rules, made = search.rules, read.made
     ids_V = jnp.arange(scores_bV.shape[1])
     if rules.repetition_penalty != 1:
@@ -70,7 +70,7 @@ def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array
         scores_bV = jnp.where(is_in_text(read, len(ids_V)), worse_bV, scores_bV)
     if rules.no_repeat_ngram_size:
         scores_bV = jnp.where(repeats(read, rules.no_repeat_ngram_size, len(ids_V)), MASKED, scores_bV)
-    # As in transformers, a bad word that is only an end id is ignored: `suppress_tokens` can forbid the end.
+    # As in transformers, a bad word that is only an end id is ignored; `suppress_tokens` can forbid the end.
     if words := [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.ends]:
         scores_bV = jnp.where(ends_word(read, words, len(ids_V)), MASKED, scores_bV)
     may_end_V = ~among(ids_V, search.ends) | (made >= search.min_tokens)
@@ -82,7 +82,7 @@ def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array
 
 
 def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
-    """The scores; where a token is forced, its score is 0 and all others are `MASKED`."""
+    """Returns the scores; a forced token has score 0, and all other tokens of that step are `MASKED`."""
     ids_1V = jnp.arange(scores_bV.shape[1])[None]
     if search.first >= 0:
         scores_bV = jnp.where(made == 0, jnp.where(ids_1V == search.first, 0.0, MASKED), scores_bV)
@@ -94,14 +94,14 @@ def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Arr
 
 
 def is_in_text(read: Read, size: int) -> Array:
-    """bool [b, V]: whether the text has the token already."""
+    """Returns bool [b, V]: whether the text already contains the token."""
     places_N = jnp.arange(read.tokens_bN.shape[1])
     is_token_bN = (places_N < read.length)[None] & (read.tokens_bN >= 0)
     return marked(read.tokens_bN, is_token_bN, size)
 
 
 def repeats(read: Read, length: int, size: int) -> Array:
-    """bool [b, V]: whether the token would complete a sequence of `length` tokens that the text already has."""
+    """Returns bool [b, V]: whether the token would complete an n-gram of `length` tokens already in the text."""
     windows = read.tokens_bN.shape[1] - length + 1
     if windows < 1:
         return jnp.zeros((len(read.tokens_bN), size), bool)
@@ -114,7 +114,7 @@ def repeats(read: Read, length: int, size: int) -> Array:
 
 
 def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
-    """bool [b, V]: whether the token would end one of these sequences."""
+    """Returns bool [b, V]: whether the token would end one of the sequences in `words`."""
     is_end_bV = jnp.zeros((len(read.tokens_bN), size), bool)
     for length in sorted({len(word) for word in words}):
         words_wn = jnp.asarray([word for word in words if len(word) == length], jnp.int32)
@@ -125,30 +125,30 @@ def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
 
 
 def last_tokens(read: Read, count: int) -> Array:
-    """int32 [b, count]: the last tokens of each text; not valid for a text that has fewer."""
+    """Returns the last `count` tokens of each text, int32 [b, count]; invalid for a text with fewer tokens."""
     return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
 
 
 def marked(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
-    """bool [b, V]: which tokens of each row are marked."""
+    """Returns bool [b, V]: which tokens of each row are marked."""
     rows_b1 = jnp.arange(len(tokens_bN))[:, None]
-    places_bN = jnp.where(is_marked_bN, tokens_bN, size)  # beyond the last id, where nothing is written
+    places_bN = jnp.where(is_marked_bN, tokens_bN, size)  # an id past the end, which is dropped
     return jnp.zeros((len(tokens_bN), size), bool).at[rows_b1, places_bN].set(True, mode='drop')
 
 
 def among(ids_V: Array, some: tuple[int, ...]) -> Array:
-    """bool [V]: whether each id is one of `some`."""
+    """Returns bool [V]: whether each id is in `some`."""
     return jnp.isin(ids_V, jnp.asarray(some, jnp.int32)) if some else jnp.zeros(ids_V.shape, bool)
 
 
 def is_there(log_probs: Array) -> Array:
-    """Whether these are sums of log-probabilities, and not `MASKED`."""
+    """Returns whether values are real log-probabilities or scores, not `MASKED`."""
     return log_probs > MASKED / 2
 
 
 def log_softmax(logits_bV: Array) -> Array:
-    """The log-probabilities of each row's logits."""
-    # Without the barriers XLA joins the output layer's product with the maxima, and computes both in one CPU thread.
+    """Returns the log-probabilities of each row's logits."""
+    # Without the barriers, XLA fuses the output projection with the maxima and computes both in one CPU thread.
     logits_bV = jax.lax.optimization_barrier(logits_bV)
     highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
     shifted_bV = logits_bV - highest_b1

@@ -1,4 +1,4 @@
-"""From sources to targets with a trained encoder-decoder, ids in and ids out: batches of similar length, best first."""
+"""Searches the targets of sources with a trained encoder-decoder, from ids to ids, in batches of similar length."""
 
 import dataclasses
 import functools
@@ -26,20 +26,20 @@ from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 
 Ids = Sequence[int] | np.ndarray
-# Batches under way at a time on a CPU: a program leaves it idle in parts between products, and while rows are read out.
+# Batches in flight on a CPU: one program leaves cores idle between matrix products and while rows are copied out.
 CPU_BATCHES = 2
 
 
 class Target(NamedTuple):
-    """What was found for a source.
+    """A target found for a source.
 
     Args:
-        ids: without the symbol that ends it.
-        score: the sum of the log-probabilities of all tokens, the end symbol included, over the length penalty.
-        log_probability: that sum, in nats.
-        is_ended: whether the end symbol came before the most tokens were made.
-        alignment: float32 [ids, source]: the weights by which each id was chosen, of the last layer's cross-attention,
-            the mean over its heads; None where it was not asked for.
+        ids: the target's ids without the end symbol.
+        score: summed log-probability of all tokens, end symbol included, over the length penalty.
+        log_probability: the summed log-probability, in nats.
+        is_ended: whether the end symbol came before the token limit.
+        alignment: float32 [ids, source], the weights by which each id was chosen: the last layer's cross-attention,
+            mean over its heads. None if not requested.
     """
 
     ids: np.ndarray
@@ -54,13 +54,13 @@ Found = list[tuple[int, list[Target]]]  # the numbers of sources with their targ
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """How sources are put into batches, and how long their targets may be.
+    """How sources are batched, and how long their targets may be.
 
     Args:
         rows: most sources that are searched at a time.
-        lengths: rising lengths that rows are padded to; a longer source goes to the next power of two.
+        lengths: ascending row lengths to pad to; a longer source is padded to the next power of two.
         ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most `Search.max_tokens`;
-            Vaswani et al. 2017, section 6.1, have 1 and 50.
+            Vaswani et al. 2017, section 6.1, use 1 and 50.
         extra: see `ratio`.
 
     Raises:
@@ -80,16 +80,16 @@ class Batching:
         check_within('extra', self.extra, 0)
 
     def padded(self, length: int) -> int:
-        """The length of the rows that a source of so many tokens is in."""
+        """Returns the padded row length for a source of `length` tokens."""
         return next((one for one in self.lengths if one >= length), power_of_two(length))
 
     def most(self, length: int, search: Search) -> int:
-        """The most tokens of the target of a source of so many tokens; always more than `search.min_tokens`."""
+        """Returns the most tokens of the target of a source of `length` tokens; always above `search.min_tokens`."""
         return min(search.max_tokens, max(search.min_tokens + 1, math.ceil(self.ratio * length) + self.extra))
 
 
 class Batch(NamedTuple):
-    """Sources that are searched together: their numbers, the length of their rows, and how many rows there are."""
+    """Sources that are searched together: their numbers, their padded row length, and the number of rows."""
 
     numbers: list[int]
     length: int
@@ -97,7 +97,7 @@ class Batch(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """Sources side by side, padded: ids and segments, 1 or 0, of each; and the ids that begin every target."""
+    """A batch of padded sources: ids and segments (1 or 0) per source, and the ids that begin every target."""
 
     tokens_BM: Array
     segments_BM: Array
@@ -105,22 +105,22 @@ class Sources(NamedTuple):
 
 
 class Transducer:
-    """An encoder-decoder, ready to turn sources into targets on one device.
+    """An encoder-decoder that turns sources into targets on one device.
 
-    A program is compiled for each length of rows and number of them that occurs, the most or a power of two. On a CPU
-    two batches of half the rows are searched side by side, in threads. What is found for a source depends neither on
-    the sources beside it nor on padding; where the encoder reads the length of a row, `batching` alone decides it.
+    One program is compiled per pair of row length and row count; the count is the batch's maximum or a power of two. On
+    a CPU, two batches of half the rows are searched in parallel threads. A source's targets depend neither on the other
+    sources nor on padding. An exception is an encoder that depends on the row length, which `batching` decides.
 
     Args:
-        graph: of an `EncoderDecoder`, as `for_inference` gives it.
-        params: likewise.
-        search: how targets are searched and scored; the most tokens are at most what the decoder has positions for.
-        prompt: what every target begins with: the start symbol, which is neither counted nor returned.
-        batching: how sources are put into batches.
-        may_follow: bool [V], the ids that targets may have; all of the decoder's by default.
+        graph: the graph of an `EncoderDecoder`, from `for_inference`.
+        params: its parameters, from `for_inference`.
+        search: how targets are searched and scored; its token limit is lowered to the decoder's positions.
+        prompt: ids that begin every target, such as the start symbol; neither counted nor returned.
+        batching: how sources are batched.
+        may_follow: bool [V], the ids that targets may contain; all ids by default.
 
     Raises:
-        InputError: an id is none of the vocabulary, or the decoder reads by the length of its row.
+        InputError: an id is outside the vocabulary, or the decoder's attention depends on the length of its row.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Transducer:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or Batching()
         self.config = nnx.merge(graph, params).config
-        self.encoder = self.config.encoder  # which is made at each mention
+        self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
         self.compiled = set[tuple[int, int, bool]]()  # rows, their length, and whether with alignments
@@ -144,7 +144,7 @@ class Transducer:
             raise InputError(reason)
         if self.config.decoder_layers and self.config.cross_mechanism.draws.in_training:
             logging.getLogger(__name__).warning(
-                'model.cross_attention %r draws keys in training alone; a search reads the most probable one',
+                'model.cross_attention %r samples keys only in training; a search reads the most probable key',
                 self.config.cross_attention,
             )
         self.prompt_P = ids_of(prompt, 'prompt', size)
@@ -155,20 +155,20 @@ class Transducer:
             raise InputError(f'may_follow has the shape {self.may_follow_V.shape}; the model has {size} ids')
 
     def __call__(self, sources: Sequence[Ids], *, alignments: bool = False) -> list[list[Target]]:
-        """The best targets of each source, best first, in the order of the sources; raises as `each`."""
+        """Returns the best targets of each source, best first, in the order of the sources; raises as `each`."""
         found = dict(self.each(sources, alignments=alignments))
         return [found[number] for number in range(len(sources))]
 
     def each(
         self, sources: Sequence[Ids], *, alignments: bool = False, draws: Draws | None = None
     ) -> Iterator[tuple[int, list[Target]]]:
-        """The number of each source with its best targets, the shortest sources first, as they are found.
+        """Yields each source's number and its best targets as they are found, shortest sources first.
 
-        Where tokens are drawn, each target follows from its source and `draws`, by default a seed of 0 and the number
-        of the source.
+        If tokens are sampled, a target depends only on its source and its entry in `draws`. By default the seed is 0
+        and the numbers are the numbers of the sources.
 
         Raises:
-            InputError: a source is empty, longer than the model can read, or has an id that is none of the vocabulary.
+            InputError: a source is empty, longer than the model can read, or has an id outside the vocabulary.
         """
         rows = [ids_of(source, f'source {number}', self.config.vocab_size) for number, source in enumerate(sources)]
         batches = list(self.batches([self.row_length(len(row), number) for number, row in enumerate(rows)], rows))
@@ -183,8 +183,8 @@ class Transducer:
     def in_threads(
         self, batches: list[Batch], find: Callable[[Batch], Found], alignments: bool
     ) -> Iterator[tuple[int, list[Target]]]:
-        """As `each`, with some batches under way at a time. Who stops asking waits for none of them."""
-        # Of these settings of JAX each thread has its own.
+        """Yields as `each`, with several batches in flight; a caller that stops early waits for none of them."""
+        # JAX keeps these two settings per thread, so each thread sets them again.
         device, precision = (getattr(jax.config, f'jax_default_{name}') for name in ('device', 'matmul_precision'))
 
         def search(batch: Batch) -> Found:
@@ -196,7 +196,7 @@ class Transducer:
             for batch in batches:
                 begun.append(pool.submit(search, batch))
                 program = batch.size, batch.length, alignments
-                if program not in self.compiled:  # else two threads would both compile it
+                if program not in self.compiled:  # otherwise two threads would both compile it
                     wait([begun[-1]])
                     self.compiled.add(program)
                 while len(begun) > self.at_once or begun and begun[0].done():
@@ -207,7 +207,7 @@ class Transducer:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def found(self, batch: Batch, rows: list[np.ndarray], draws: Draws, alignments: bool) -> Found:
-        """The number of each source of a batch with its best targets."""
+        """Returns the number of each source of a batch with its best targets."""
         together = self.side_by_side([rows[number] for number in batch.numbers], batch.length, batch.size)
         number_B = np.zeros(batch.size, np.int32)
         number_B[: len(batch.numbers)] = np.asarray(draws.number_B)[batch.numbers]
@@ -215,11 +215,11 @@ class Transducer:
         return list(zip(batch.numbers, self.batch(together, len(batch.numbers), draws, alignments), strict=True))
 
     def batches(self, lengths: list[int], rows: Sequence[Sized]) -> Iterator[Batch]:
-        """The batches of sources, `lengths` those of their padded rows, the shortest first.
+        """Yields the batches of sources, shortest first; `lengths` are the padded row lengths of the sources.
 
-        What does not fill a batch goes with rows up to twice as long: a batch of another size is one more program.
+        Sources that do not fill a batch join rows up to twice as long, because each new batch size compiles a program.
         """
-        full, waiting = 0, list[int]()  # `full`: rows of the last full batch, whose program serves fewer of them, too
+        full, waiting = 0, list[int]()  # `full`: row length of the last full batch, to reuse its program
         numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
         for length, group in itertools.groupby(numbers, key=lambda number: lengths[number]):
             if waiting and (length > 2 * lengths[waiting[0]] or self.encoder.reads_length):
@@ -233,11 +233,11 @@ class Transducer:
             yield self.partial_batch(waiting, lengths[waiting[-1]], full)
 
     def partial_batch(self, numbers: list[int], length: int, full: int) -> Batch:
-        """Fewer sources than a batch may have."""
+        """Returns a batch of fewer sources than the maximum."""
         return Batch(numbers, length, self.rows if length == full else min(power_of_two(len(numbers)), self.rows))
 
     def row_length(self, length: int, number: int) -> int:
-        """The length of the rows that source `number` is in."""
+        """Returns the padded row length of source `number`; raises InputError if the source is too long."""
         limit = self.config.source_limit
         if limit is not None and length > limit:
             raise InputError(f'source {number} has {length} tokens; the model has {limit} positions')
@@ -245,7 +245,7 @@ class Transducer:
         return padded if limit is None else min(padded, limit)
 
     def batch(self, sources: Sources, count: int, draws: Draws, alignments: bool) -> list[list[Target]]:
-        """The best targets of the first `count` rows."""
+        """Returns the best targets of the first `count` rows."""
         lengths = np.asarray(sources.segments_BM).sum(axis=1)
         most = [self.batching.most(int(length), self.search) for length in lengths[:count]]
         most_B = np.pad(np.asarray(most, np.int32), (0, len(lengths) - count))
@@ -258,14 +258,14 @@ class Transducer:
         return [self.targets(found, row, int(lengths[row]), weights_BnTM) for row in range(count)]
 
     def side_by_side(self, rows: list[np.ndarray], length: int, size: int) -> Sources:
-        """The sources in `size` rows of this length; those beyond their number are padding."""
+        """Returns the sources as `size` rows of this length; rows past the last source are padding."""
         tokens_BM, segments_BM = np.zeros((2, size, length), np.int32)
         for row, ids in enumerate(rows):
             tokens_BM[row, : len(ids)], segments_BM[row, : len(ids)] = ids, 1
         return Sources(jnp.asarray(tokens_BM), jnp.asarray(segments_BM), jnp.asarray(self.prompt_P))
 
     def targets(self, found: Hypotheses, row: int, length: int, weights_BnTM: np.ndarray | None) -> list[Target]:
-        """The targets of one row, whose source has so many tokens; there may be fewer than `search.best`."""
+        """Returns the targets of one row with a source of `length` tokens; there may be fewer than `search.best`."""
         targets = []
         for place, made in enumerate(found.lengths_Bn[row]):
             is_ended = bool(made) and found.tokens_BnT[row, place, made - 1] in self.search.ends
@@ -278,7 +278,7 @@ class Transducer:
 
 @functools.partial(jax.jit, static_argnames=('graph', 'search'))
 def transduce(graph: nnx.GraphDef, params: Any, sources: Sources, limits: Limits, *, search: Search) -> Hypotheses:
-    """The best targets of each source."""
+    """Returns the best targets of each source."""
     model: EncoderDecoder = nnx.merge(graph, params)
     cached = cached_for(model.decoder, len(sources.prompt_P), search)
     other = model.encode(sources.tokens_BM, sources.segments_BM)
@@ -289,7 +289,7 @@ def transduce(graph: nnx.GraphDef, params: Any, sources: Sources, limits: Limits
 
 @functools.partial(jax.jit, static_argnames='graph')
 def align(graph: nnx.GraphDef, params: Any, sources: Sources, tokens_BnT: Array) -> Array:
-    """float32 [B, n, T, M]: the weights by which each token was chosen, of the last layer, the mean over its heads."""
+    """Returns the weights by which each token was chosen, float32 [B, n, T, M]: last layer, mean over heads."""
     model: EncoderDecoder = nnx.merge(graph, params)
     other = model.encode(sources.tokens_BM, sources.segments_BM)
     rows, before = len(tokens_BnT), len(sources.prompt_P)
@@ -304,18 +304,21 @@ def align(graph: nnx.GraphDef, params: Any, sources: Sources, tokens_BnT: Array)
 
 
 def why_unsearchable(config: ModelConfig) -> str:
-    """Where what the decoder reads depends on the length of its row, which ends with the search: a line; else ''."""
+    """Returns why no search can use this decoder, or ''.
+
+    A decoder whose attention depends on the length of its row cannot be searched: the length is known only at the end.
+    """
     for text, mechanism in zip(config.decoder_attention.split(';'), config.decoder.mechanisms, strict=True):
         if mechanism.reads.by_length:
             return (
-                f'model.decoder_attention {text.strip()!r} reads by the length of its row, which no search knows '
-                'before it ends; the loss is all that such a model gives'
+                f'model.decoder_attention {text.strip()!r} depends on the length of its row, which a search '
+                'knows only at its end; such a model gives only a loss'
             )
     return ''
 
 
 def ids_of(ids: Ids, name: str, size: int) -> np.ndarray:
-    """The ids, int32; raises InputError where there are none, or one that is not below `size`."""
+    """Returns ids as int32; raises InputError if there are none, or if one is not from 0 to `size` - 1."""
     row = np.asarray(ids)
     if row.ndim != 1 or not len(row) or not np.issubdtype(row.dtype, np.integer):
         raise InputError(f'{name} is {str(ids)[:40]}; it must be one id or more')
@@ -326,5 +329,5 @@ def ids_of(ids: Ids, name: str, size: int) -> np.ndarray:
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not below a number above 0."""
+    """Returns the smallest power of two that is at least `number`, which is above 0."""
     return 1 << (number - 1).bit_length()

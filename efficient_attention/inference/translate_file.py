@@ -1,4 +1,4 @@
-"""A translator over files and streams: in order, resumable, with progress."""
+"""Translates files and streams line by line: output in input order, resumable, with progress."""
 
 import contextlib
 import json
@@ -17,26 +17,26 @@ from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import flush, write_atomically
 
 OBJECT = '{"best": ['
-CHUNK = 4  # batches whose lines are sorted together and then written
+CHUNK = 4  # batches of lines that are sorted by length and written together
 UNENDED = 'texts that reached the most tokens (--max_tokens, --ratio, --extra) without an end'
 
 
 def translate_file(
     translator: Translator, source: Path, output: Path, *, form: str = 'text', identity: Mapping[str, Any] | None = None
 ) -> int:
-    """Writes what is found for each line of a file; returns how many lines there are.
+    """Writes the translation of each line of a file; returns the number of lines.
 
-    What is done stands in `<output>.partial` until all is, and the same call goes on from there.
+    Finished lines are in `<output>.partial` until all are done. The same call resumes from there after an interruption.
 
     Args:
-        translator: of the model.
-        source: lines of text, plain or packed; an empty one gives an empty one.
-        output: must be missing.
-        form: 'text' = the best text of each line | 'jsonl' = an object with all of them and their scores.
-        identity: what decides the texts beside the file; a call with another one does not go on.
+        translator: the model's translator.
+        source: lines of text, plain or packed; an empty line gives an empty line.
+        output: the file to write; it must not exist.
+        form: 'text' = the best text per line | 'jsonl' = an object per line with all texts and their scores.
+        identity: everything besides the source file that decides the texts; a call resumes only with an equal identity.
 
     Raises:
-        InputError: the file cannot be read, the output is there, or was begun by another call.
+        InputError: the source cannot be read, or the output exists or was begun by a different call.
         RunError: the disk is full.
     """
     if output.exists():
@@ -46,7 +46,7 @@ def translate_file(
     begun = json.dumps({**(identity or {}), 'form': form, 'source': digest_files([source])}, sort_keys=True)
     done = lines_done(partial, note, begun)
     if done:
-        print(f'{done:,} of {len(lines):,} lines are done; it goes on behind them', file=sys.stderr, flush=True)
+        print(f'{done:,} of {len(lines):,} lines are done; continuing after them', file=sys.stderr, flush=True)
     started, first = time.monotonic(), done
     with partial.open('ab') as file, saying_what_is_done(partial):
         for some in chunks(translator, lines[done:]):
@@ -63,7 +63,7 @@ def translate_file(
 
 
 def translate_lines(translator: Translator, source: Path, output: TextIO, *, form: str = 'text') -> None:
-    """Writes what is found for each line of a file to a stream; raises InputError where the file cannot be read."""
+    """Writes the translation of each line of a file to a stream; raises InputError if the file cannot be read."""
     done = 0
     for some in chunks(translator, [line for _, line in read_lines(source)]):
         output.writelines(written(one, form) for one in translated(translator, some, done))
@@ -73,26 +73,26 @@ def translate_lines(translator: Translator, source: Path, output: TextIO, *, for
 
 
 def chunks(translator: Translator, lines: list[str]) -> Iterator[list[str]]:
-    """The lines in parts that are sorted by length, and written, together."""
+    """Returns the lines in chunks; each chunk is sorted by length and written together."""
     size = CHUNK * translator.transducer.batching.rows
     return (lines[first : first + size] for first in range(0, len(lines), size))
 
 
 @contextlib.contextmanager
 def saying_what_is_done(partial: Path) -> Iterator[None]:
-    """Says of a stop in its midst that what is done is not lost, where a command would say that nothing was saved."""
+    """Reports after an interruption that finished lines are kept, in place of a message that nothing was saved."""
     try:
         yield
     except KeyboardInterrupt:
         done = partial.read_bytes().count(b'\n')
-        line = f'stopped; {partial} has {done:,} lines, and the same command goes on behind them'
+        line = f'stopped; {partial} has {done:,} lines, and the same command continues after them'
         watch = stop_watch()
         (watch.say if watch else write_at_once)(line)
         raise
 
 
 def say_limits(translator: Translator) -> None:
-    """Says how many sources were cut, had unknown words, and how many texts were ended by their most tokens, if any."""
+    """Reports the number of sources that were cut, unknown words, and texts that reached the token limit, if any."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
@@ -103,10 +103,12 @@ def say_limits(translator: Translator) -> None:
 
 
 def lines_done(partial: Path, note: Path, begun: str) -> int:
-    """Lines that an interrupted call has written whole; what follows them is cut off. Notes what this call is.
+    """Returns the number of complete lines that an interrupted call wrote; cuts off an incomplete line.
+
+    `note` is the file that records which call began `partial`; a first call writes it.
 
     Raises:
-        InputError: another call began the file, or the file is not of such a call.
+        InputError: another call began the file, or no call did.
     """
     if not note.exists() and partial.exists():
         raise InputError(
@@ -116,7 +118,7 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
         write_atomically(note, begun)
         return 0
     if note.read_text(encoding='utf-8') != begun:
-        if b'\n' not in partial.read_bytes():  # nothing is lost
+        if b'\n' not in partial.read_bytes():  # no complete line is lost
             partial.unlink()
             write_atomically(note, begun)
             return 0
@@ -129,7 +131,7 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
 
 
 def translate_stream(translator: Translator, source: Iterable[bytes], output: TextIO, *, form: str = 'text') -> None:
-    """Answers each line of a stream as it comes; says which were cut or had unknown words, and how many had no end.
+    """Translates each line of a stream as it arrives; reports cut lines, unknown words and texts without an end.
 
     Raises:
         InputError: a line is not UTF-8.
@@ -151,15 +153,18 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
 
 
 def translated(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
-    """The translations of each line, in order; [] for an empty line. The file has `before` lines before these."""
+    """Returns the translations of each line, in order; [] for an empty line.
+
+    `before` is the number of lines of the file before `lines`.
+    """
     numbers = [number for number, line in enumerate(lines) if line.strip()]
-    places = [before + number for number in numbers]  # numbers in the whole file: draws do not depend on its cuts
+    places = [before + number for number in numbers]  # line numbers in the file: sampling is equal for all chunks
     found = dict(zip(numbers, translator([lines[number] for number in numbers], places=places), strict=True))
     return (found.get(number, []) for number in range(len(lines)))
 
 
 def written(found: list[Translation], form: str) -> str:
-    """The line of the output for what was found for a line of the input."""
+    """Returns the output line for the translations of one input line."""
     if form == 'text':
         return f'{found[0].text if found else ""}\n'
     best = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
@@ -167,10 +172,10 @@ def written(found: list[Translation], form: str) -> str:
 
 
 def file_scores(output: Path, references: Path, *, form: str = 'text') -> dict[str, float | str]:
-    """The scores of a file of `translate_file` against one of references, a line each; raises InputError."""
+    """Returns the scores of a file from `translate_file` against references, one per line; raises InputError."""
     lines = [line for _, line in read_lines(output)]
     if form == 'text' and lines and all(line.startswith(OBJECT) for line in lines):
-        raise InputError(f'{output} has an object a line; add --format jsonl')
+        raise InputError(f'{output} has a JSON object on each line; add --format jsonl')
     if form == 'jsonl':
         lines = [next((one['text'] for one in parse_json(line)['best']), '') for line in lines]
     right = [line for _, line in read_lines(references)]

@@ -1,4 +1,4 @@
-"""Texts in, texts out, with a trained encoder-decoder: translations, summaries, answers."""
+"""Text-to-text inference with a trained encoder-decoder: translations, summaries, answers."""
 
 import dataclasses
 import logging
@@ -34,23 +34,23 @@ from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 
-NAMED = 5  # unknown words in a message
+NAMED = 5  # unknown words listed in a message
 
 
-# Fields of `EvalConfig` that decide a search.
+# Fields of `EvalConfig` that define the search.
 SEARCHED = ('beams', 'penalty', 'alpha', 'stop', 'repetition_penalty', 'no_repeat_ngram_size')
 
 
 class Translation(NamedTuple):
-    """What was found for a text.
+    """A target found for a text.
 
     Args:
-        text: detokenised.
+        text: the detokenised target.
         score: log-probability over the length penalty.
-        pieces: of the text.
-        source_pieces: of the source, its end included.
-        alignment: float32 [pieces, source pieces], the weights of cross-attention; None where it was not asked for.
-        is_ended: whether the model ended it, and not the most tokens that it may have.
+        pieces: pieces of the target.
+        source_pieces: pieces of the source, including its end symbol.
+        alignment: float32 [pieces, source pieces], cross-attention weights; None if not requested.
+        is_ended: True if the model ended the text, False if the token limit did.
     """
 
     text: str
@@ -62,40 +62,41 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """From texts to texts.
+    """Translates texts to texts.
 
     Args:
         transducer: the model, from ids to ids.
-        encoder: the tokenizers, and the length of the longest source; a longer one is cut.
-        prefix: before each source.
-        decoding: how targets are searched, as `transducer` does it.
+        encoder: the tokenizers, and the length of the longest source; a longer source is cut.
+        prefix: text put before each source.
+        decoding: the search options; `transducer` must use the same.
     """
 
-    origin = ''  # the checkpoint with its step, in words
+    origin = ''  # the checkpoint and its step, as text
 
     def __init__(
         self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', decoding: Decoding | None = None
     ) -> None:
         self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
         self.decoding = decoding or Decoding()
-        self.cut_sources = 0  # so far, of more tokens than a source may have
+        self.cut_sources = 0  # sources so far with more tokens than allowed
         self.unknown = UnknownTokens(encoder.source.parts, encoder.source.tokenizer)
-        self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
-        self.unwritten = structural_ids(encoder.target.tokenizer)  # sentinels say which span the pieces behind fill
+        self.unended = 0  # texts so far whose best target reached the token limit without an end
+        # Left out of texts. Sentinels stay, because each names the span that follows it.
+        self.unwritten = structural_ids(encoder.target.tokenizer)
 
     def __call__(
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
     ) -> list[list[Translation]]:
-        """The best targets of each text, best first, in the order of the texts; see `each`."""
+        """Returns the best targets of each text, best first, in the order of the texts; see `each`."""
         found = dict(self.each(texts, alignments=alignments, places=places))
         return [found[number] for number in range(len(texts))]
 
     def each(
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        """The number of each text with its best targets, the shortest texts first, as they are found.
+        """Yields each text's number and its best targets as they are found, shortest texts first.
 
-        Where tokens are drawn, `places` are numbers that the draws of the texts follow from; by default 0, 1, ...
+        If tokens are sampled, `places` are the numbers that seed each text's sampling; by default 0, 1, ...
         """
         encoder = self.encoder.source
         texts = [self.prefix + text for text in texts]
@@ -109,7 +110,7 @@ class Translator:
             yield number, [self.translation(sources[number], target) for target in targets]
 
     def translation(self, source: np.ndarray, target: Target) -> Translation:
-        """A target as a text; the source's pieces, and the weights for them, stand as in its text."""
+        """Returns a target as text; source pieces and alignment weights are in the source text's order."""
         places, alignment = self.encoder.source.places(len(source)), target.alignment
         source, alignment = source[places], None if alignment is None else alignment[:, places]
         tokenizer = self.encoder.target.tokenizer
@@ -131,10 +132,10 @@ def make_translator(
     run: RunConfig | None = None,
     forced: Forced | None = None,
 ) -> Translator:
-    """A translator with these parameters, laid out for inference.
+    """Returns a translator with these parameters, laid out for inference.
 
-    An encoder that reads the length of a row gets rows as the evaluations of the run, if it is of one, have them.
-    `forced` are tokens that every target has; by default the symbol that texts begin with, if there is one.
+    If the encoder depends on the length of a row, rows get the same lengths as in the run's evaluations (`run` is
+    given). `forced` are tokens that every target has; by default the symbol that begins texts, if there is one.
     """
     target, model = encoder.target, nnx.merge(graph, params).config
     symbols = target.symbols
@@ -152,10 +153,9 @@ def make_translator(
 
 
 def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int, more_ends: Sequence[int] = ()) -> np.ndarray:
-    """bool [V], the ids that a target may have: pieces that are not structural, and the symbols of its ends.
+    """Returns bool [V], the ids that a target may contain: non-structural pieces, begin and end symbols.
 
-    So padding, the unknown piece, a mask and pieces that only fill a vocabulary up are never written, nor ids of a
-    model that its tokenizer has no piece for.
+    This excludes padding, the unknown piece, masks, pieces that only fill up a vocabulary, and ids without a piece.
     """
     allowed = np.arange(size) < tokenizer.get_vocab_size()
     pieces = tokenizer.get_vocab(with_added_tokens=True)
@@ -165,7 +165,7 @@ def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int, more_ends: Seq
 
 
 def structural_ids(tokenizer: Tokenizer) -> set[int]:
-    """The ids of the tokens that stand for no text."""
+    """Returns the ids of tokens that stand for no text."""
     return {tokenizer.get_vocab()[token] for token in structural_tokens(tokenizer)}
 
 
@@ -177,19 +177,19 @@ def open_translator(
     prefix: str | None = None,
     length: int = 0,
 ) -> Translator:
-    """The translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
+    """Returns the translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
 
     Args:
         path: a folder that train.py wrote, or a Hugging Face folder.
-        checkpoint: of a run: 'last', 'best' or a step's number; '' = the best where one is known, else the last.
-        decoding: how targets are searched; or some fields of `Decoding`, then the files of a Hugging Face folder decide
-            the others where they state them.
-        prefix: before each source; by default that of the run, which must be one.
-        length: most tokens of a source; 0 = as many as in the run, or as the model has positions, or 512.
+        checkpoint: a run's checkpoint: 'last', 'best' or a step's number; '' = the best if one is known, else the last.
+        decoding: the search options, or a mapping with some fields of `Decoding`. With a mapping, the files of a
+            Hugging Face folder decide the other fields that they state.
+        prefix: text put before each source; by default the run's prefix, if it has only one.
+        length: most tokens of a source; 0 = the run's length, else the model's position limit, else 512.
 
     Raises:
-        InputError: there is no encoder-decoder, no such checkpoint, no tokenizer, a run has several prefixes, or the
-            model has fewer positions.
+        InputError: there is no encoder-decoder, checkpoint or tokenizer, the run has several prefixes, or `length`
+            exceeds the model's positions.
     """
     return translator_of(open_pretrained(path, checkpoint), path, decoding, prefix, length=length)
 
@@ -202,9 +202,11 @@ def translator_of(
     *,
     length: int = 0,
 ) -> Translator:
-    """As `open_translator`, of a checkpoint that is open; `path` is for messages."""
+    """Returns the translator of an open checkpoint, as `open_translator`; `path` is for messages."""
     if pretrained.problem != TEXT_TO_TEXT:
-        raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
+        raise InputError(
+            f'{path} was trained for {pretrained.problem!r}; text-to-text generation needs an encoder-decoder'
+        )
     if pretrained.tokenizer is None:
         raise InputError(
             f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, vocab.json with source.spm and '
@@ -238,7 +240,7 @@ def translator_of(
 
 
 def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
-    """Sources or targets of a checkpoint as ids, by the file of their tokenizer."""
+    """Returns the encoder of a checkpoint's sources or targets, from the tokenizer's file."""
     ids = trained_ids(pretrained, tokenizer)
     loaded = vocabulary_of_pieces(tokenizer, lowercase=pretrained.lowercase)
     begin = symbols_of(loaded, begin=begin_of(pretrained, loaded)).begin
@@ -249,7 +251,7 @@ def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEn
 
 
 def one_prefix(config: RunConfig, workdir: Path) -> str:
-    """The prefix of a run; raises InputError where it has several."""
+    """Returns the prefix of a run; raises InputError if the run has several."""
     prefixes = sorted(set(config.pairs.prefix)) or ['']
     if len(prefixes) > 1:
         known = ', '.join(map(repr, prefixes))
@@ -260,16 +262,16 @@ def one_prefix(config: RunConfig, workdir: Path) -> str:
 def generation_scores(
     task: TextToTextTask, graph: nnx.GraphDef, params: Any, on_text: Callable[[], None] = lambda: None
 ) -> dict[str, float | str]:
-    """Scores of what the model makes of the split that is evaluated, as `written_scores` has them, and of the search.
+    """Returns scores of the model's texts for the evaluated split, as `written_scores`, and the search options.
 
-    Pairs that `pairs.overlong` leaves out are not scored either; 'left_out' says how many. Sources that it cuts are
-    read as they were cut, and compared with the whole target. 'unended' are texts that reached the most tokens.
+    Pairs that `pairs.overlong` skips are not scored; 'left_out' counts them. Sources that it cuts are read as cut and
+    scored against the whole target. 'unended' counts texts that reached the token limit.
 
     Args:
-        task: of the run, with its pairs.
-        graph: of the model, laid out for inference.
-        params: likewise.
-        on_text: is called with each text that is found.
+        task: the run's task, with its pairs.
+        graph: the model's graph, laid out for inference.
+        params: the model's parameters, laid out for inference.
+        on_text: called with each text that is found.
     """
     config, split = task.config, task.config.eval.split
     fields = {name: getattr(config.eval, name) for name in SEARCHED}
@@ -277,7 +279,7 @@ def generation_scores(
     decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
     written: list[dict[int, str]] = []
     unended = 0
-    params = on_host(params)  # each process writes all of the targets, on one of its devices
+    params = on_host(params)  # each process generates all targets, on one of its devices
     sets, prefixes, encoded = task.sets[split], task.prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
         for one, prefix, kept in zip(sets, prefixes, encoded, strict=True):
@@ -301,8 +303,8 @@ class UnknownTokens:
     """Counts the unknown tokens of texts; always 0 if the tokenizer has no unknown token.
 
     Args:
-        parts: the pieces of a text, each with the part of the text that it stands for.
-        vocabulary: has the ids of the pieces.
+        parts: returns the pieces of a text, each with the part of the text that it stands for.
+        vocabulary: the tokenizer with the ids of the pieces.
     """
 
     def __init__(self, parts: Callable[[str], list[tuple[str, str]]], vocabulary: Tokenizer) -> None:
@@ -310,7 +312,7 @@ class UnknownTokens:
         name = role_names(vocabulary).get('unknown')
         self.id = None if name is None else vocabulary.token_to_id(name)
         self.count = self.total = 0
-        self.words: dict[str, None] = {}  # the first ones, each once
+        self.words: dict[str, None] = {}  # the first unknown words, each once
 
     def note(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
         """Counts the unknown tokens of texts; `tokens` are the ids of each text, without special tokens."""
@@ -322,13 +324,13 @@ class UnknownTokens:
                 self.name(text)
 
     def name(self, text: str) -> None:
-        """Keeps the unknown words of a text, until there are `NAMED` words."""
+        """Adds the unknown words of a text to `words`, up to `NAMED` words in all."""
         for piece, part in self.parts(text):
             if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:
                 self.words[part.strip()] = None
 
     def take(self) -> str:
-        """A line about the texts since the last call; '' where no token was unknown."""
+        """Returns a line about unknown tokens since the last call, or '' if there were none; resets the counts."""
         count, total, words = self.count, self.total, ', '.join(map(repr, self.words))
         such = f'such as {words}' if count > NAMED == len(self.words) else words
         self.count, self.total, self.words = 0, 0, {}

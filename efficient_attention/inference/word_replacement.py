@@ -1,9 +1,9 @@
-"""Other texts for a text, by words that fit in their place: augmentation of training rows.
+"""Replaces words of a text with plausible others, to augment training rows.
 
-Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. A word of one piece gets what a masked model finds
-most probable in its place, where it reads the text with the word masked and then the whole text; a word of several
-pieces gets its nearest neighbours among vectors (word_vectors.py). Words that hold more than letters and function
-words stay; so do markers such as '[E1]' and '<hl>'.
+Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. For a word of one piece, a masked language model
+proposes the most probable words. It reads the text with the word masked, followed by the whole text. For a word of
+several pieces, the proposals are its nearest neighbours among word vectors (word_vectors.py). Function words, words
+with anything besides letters, and markers such as '[E1]' and '<hl>' stay as they are.
 """
 
 import re
@@ -18,10 +18,10 @@ from efficient_attention.data.tokenizers.reading import reader_of
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_vectors import TokenTable, WordVectors, words_among_tokens
 
-# A run of letters that no apostrophe joins to others: of "don't" and "n't" nothing may be replaced.
+# A run of letters that no apostrophe joins to other letters: no part of "don't" or "n't" may be replaced.
 WHOLE_WORD = re.compile(r"(?<![^\W\d_])(?<!\w['’])[^\W\d_]+(?![^\W\d_])(?!['’]\w)")
-MARKER = re.compile(r'\[[^\s\[\]]+\]|<[^\s<>]+>')  # '[E1]' or '<hl>': a token that marks something, not a word
-ROWS, STEP = 64, 16  # rows that a model reads at a time, and what their lengths are rounded up to
+MARKER = re.compile(r'\[[^\s\[\]]+\]|<[^\s<>]+>')  # such as '[E1]' or '<hl>'
+ROWS, STEP = 64, 16  # rows per model call, and the multiple that row lengths are rounded up to
 FUNCTION_WORDS = frozenset(
     'a about above after again against all am an and any are as at be because been before being below between '
     'both but by can could did do does doing don down during each few for from further had has have having he her '
@@ -29,26 +29,26 @@ FUNCTION_WORDS = frozenset(
     'now of off on once only or other our ours ourselves out over own s same she should so some such t than that '
     'the their theirs them themselves then there these they this those through to too under until up very was we '
     'were what when where which while who whom why will with would you your yours yourself yourselves '
-    # what is left of contractions that are written apart: "ca n't", "we 've"
+    # parts of contractions that are written apart: "ca n't", "we 've"
     'ain aren ca couldn d didn doesn hadn hasn haven isn ll m ma mightn mustn needn re sha shan shouldn ve wasn weren '
     'wo won wouldn y'.split()
 )
 
 
 class Word(NamedTuple):
-    """A word that may be replaced: its place among the words of a text, and what may stand there."""
+    """A replaceable word: its position among the words of a text, and the proposed replacements."""
 
     place: int
     candidates: tuple[str, ...]
 
 
 class WordReplacer:
-    """Proposals for the words of texts, and texts made of them.
+    """Proposes replacements for the words of texts.
 
     Args:
-        filler: a masked model; on words, so that its vocabulary need not be the trained model's.
-        vectors: for words of several pieces; None = its own token table.
-        candidates: most proposals for a word.
+        filler: a masked language model; proposals are words, so its vocabulary may differ from the trained model's.
+        vectors: word vectors for words of several pieces; None = the filler's token table.
+        candidates: most proposals per word.
 
     Raises:
         InputError: `candidates` is below 1.
@@ -61,9 +61,9 @@ class WordReplacer:
         self.vectors = vectors or TokenTable(filler.tokenizer, filler.vocabulary, filler.model.encoder)
 
     def proposals(self, texts: Sequence[str]) -> list[list[Word]]:
-        """For each text its words that may be replaced, with what may stand in their place."""
+        """Returns the replaceable words of each text with their proposed replacements."""
         found: list[list[Word]] = [[] for _ in texts]
-        asked: list[tuple[int, int, str, list[int], int]] = []  # text, place, word, ids, where the mask is
+        asked: list[tuple[int, int, str, list[int], int]] = []  # text, position, word, ids, position of the mask
         for number, text in enumerate(texts):
             markers = [marker.span() for marker in MARKER.finditer(text)]
             for place, match in enumerate(WHOLE_WORD.finditer(text)):
@@ -83,14 +83,14 @@ class WordReplacer:
         return [sorted(words) for words in found]
 
     def nearest(self, word: str) -> tuple[str, ...]:
-        """The neighbours of a word of several pieces; none where the vectors do not have it."""
+        """Returns the nearest neighbours of a word of several pieces; () if the vectors lack the word."""
         vector_E = self.vectors.of_word(word)
         return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
 
     def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
-        """The ids of the text with a word masked, then those of the whole text, and the mask's place.
+        """Returns the ids of the text with one word masked, then of the whole text; and the mask's position.
 
-        Without the second text where both are too long, and None where the first is.
+        If both together are too long, the whole text is left out. If even the masked text is too long, returns None.
         """
         vocabulary, encode = self.filler.vocabulary, self.reader.encode
         before = encode(text[: match.start()], add_special_tokens=False).ids
@@ -101,7 +101,7 @@ class WordReplacer:
         return None if row is None else (row, 1 + len(before))
 
     def most_probable(self, asked: Sequence[tuple[int, int, str, list[int], int]]) -> list[list[str]]:
-        """The words that the model finds most probable in each place, one more than are asked for."""
+        """Returns the `count` + 1 most probable words for each mask; one may equal the masked word."""
         order = sorted(range(len(asked)), key=lambda number: len(asked[number][3]))
         found: list[list[str]] = [[] for _ in asked]
         for start in range(0, len(order), ROWS):
@@ -115,7 +115,7 @@ class WordReplacer:
         return found
 
     def logits(self, rows: Sequence[tuple[list[int], int]]) -> np.ndarray:
-        """float32 [B, V] at the place of each row's mask; few shapes, so that few programs are compiled."""
+        """Returns float32 logits [B, V] at each row's mask; rounded shapes limit the number of compiled programs."""
         longest = max(len(ids) for ids, _ in rows)
         length = min(-(-longest // STEP) * STEP, self.filler.length)
         tokens_BL = np.full((ROWS, length), self.filler.vocabulary.pad, np.int32)
@@ -130,15 +130,15 @@ class WordReplacer:
 def new_texts(
     texts: Sequence[str], words: Sequence[Sequence[Word]], *, copies: int, share: float, seed: int, row: int
 ) -> Iterator[tuple[str, ...]]:
-    """Other texts for the text or both texts of a row, at most `copies`, none twice and none that is the row itself.
+    """Yields up to `copies` different variants of a row's text or texts, none equal to the row itself.
 
     Args:
-        texts: of the row, each replaced apart.
-        words: of each text, as `WordReplacer.proposals` gives them.
-        copies: tries.
-        share: probability that a word is replaced, by each of its proposals alike.
-        seed: of all rows.
-        row: number of the row, from which and from the seed alone its draws come.
+        texts: the row's texts; words are replaced in each separately.
+        words: the replaceable words of each text, from `WordReplacer.proposals`.
+        copies: number of tries.
+        share: probability that a word is replaced; its proposals are equally likely.
+        seed: seed of the whole file.
+        row: number of the row; the row's random numbers depend only on `seed` and `row`.
     """
     rng = random_stream(seed, Stream.REPLACED_WORDS, 0, row)
     seen = {tuple(texts)}
@@ -150,7 +150,7 @@ def new_texts(
 
 
 def replaced(text: str, words: Sequence[Word], share: float, rng: np.random.Generator) -> str:
-    """The text with some of these words replaced; a capital at the beginning of a word stays."""
+    """Returns the text with a random share of its words replaced; an initial capital stays."""
     chosen: dict[int, str] = {}
     for place, candidates in words:
         is_replaced, number = rng.random() < share, int(rng.integers(len(candidates)))

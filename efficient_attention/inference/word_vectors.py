@@ -1,4 +1,4 @@
-"""Vectors of words, by which a word of several pieces finds its neighbours: a file's, or the token table of a model."""
+"""Word vectors for finding the nearest neighbours of words, from a vectors file or a model's token table."""
 
 import dataclasses
 import functools
@@ -20,37 +20,37 @@ from efficient_attention.interop.pretrained import open_encoder
 from efficient_attention.models.encoder import Encoder
 
 WORD = re.compile(r'[^\W\d_]+')
-MOST_VECTORS = 100_000  # words of a vectors file that are read, the most frequent ones
+MOST_VECTORS = 100_000  # words read from a vectors file, most frequent first
 
 
 class WordVectors(Protocol):
-    """Where a word's neighbours come from."""
+    """A source of nearest neighbours for words."""
 
     def of_word(self, word: str) -> np.ndarray | None:
-        """float32 [E]; None where it is not known."""
+        """Returns the word's vector, float32 [E]; None if the word is unknown."""
         ...
 
     def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
-        """The words whose vectors have the largest cosine with this one, the best first, without the word itself."""
+        """Returns the `count` words with the largest cosine to `vector_E`, best first, without `word` itself."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """Unit vectors of words, by which the neighbours of a word are found."""
+    """Unit vectors of words, searched for a word's nearest neighbours."""
 
     words: tuple[str, ...]
     unit_VE: np.ndarray  # float32
 
     def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
-        """The words whose vectors have the largest cosine with this one, the best first, without the word itself."""
+        """Returns the `count` words with the largest cosine to `vector_E`, best first, without `word` itself."""
         cosines_V = self.unit_VE @ (vector_E / max(float(np.linalg.norm(vector_E)), 1e-12))
         best = np.argpartition(-cosines_V, min(count + 1, len(cosines_V) - 1))[: count + 1]
         best = best[np.argsort(-cosines_V[best], kind='stable')]
         return tuple(self.words[place] for place in best if self.words[place] != word)[:count]
 
     def of_word(self, word: str) -> np.ndarray | None:
-        """The vector of a word that is there, as it is written or in small letters, else None."""
+        """Returns the vector of a word as written, else in lower case, else None."""
         place = self.places.get(word, self.places.get(word.lower()))
         return None if place is None else self.unit_VE[place]
 
@@ -61,17 +61,17 @@ class Vectors:
 
 
 def read_vectors(path: Path) -> Vectors:
-    """The vectors of a file with a word and its numbers on each line, as GloVe and word2vec have them as text.
+    """Returns the vectors of a text file with a word and its numbers on each line, as in GloVe and word2vec.
 
     Raises:
-        InputError: a line has no number, or more or fewer than the first; names it.
+        InputError: a line has no number, or another count of numbers than the first line; the message names the line.
     """
     words: list[str] = []
     rows: list[np.ndarray] = []
     for number, line in read_lines(path):
         fields = line.rstrip().split(' ')
         if number == 1 and len(fields) == 2:
-            continue  # word2vec's counts of words and numbers
+            continue  # word2vec's header: number of words and vector size
         wanted = len(rows[0]) if rows else len(fields) - 1
         word, numbers = word_and_numbers(fields, wanted)
         if not numbers:
@@ -90,9 +90,9 @@ def read_vectors(path: Path) -> Vectors:
 
 
 def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[str]]:
-    """The word that a line begins with and its last `count` fields; no fields where they are not as many numbers.
+    """Returns a line's word and its last `count` fields as strings; ('', ()) if the line has another count of numbers.
 
-    A few of GloVe's words have spaces; no part of them is a number.
+    A few of GloVe's words contain spaces, but none of their later parts is a number.
     """
     parts, numbers = fields[: len(fields) - count], fields[len(fields) - count :]
     if not parts or not count or any(re.fullmatch(r'-?[\d.]*\d(e-?\d+)?', part) for part in parts[1:]):
@@ -101,13 +101,13 @@ def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[s
 
 
 def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> Vectors:
-    """These vectors, each divided by its length."""
+    """Returns the vectors, each divided by its length."""
     lengths_V = np.linalg.norm(vectors_VE, axis=-1, keepdims=True)
     return Vectors(tuple(words), (vectors_VE / np.maximum(lengths_V, 1e-12)).astype(np.float32))
 
 
 class TokenTable:
-    """A model's token table, in which a word of several pieces counts as their mean; neighbours are whole words."""
+    """A model's token table as word vectors: a word of several pieces is their mean, and neighbours are whole words."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: Encoder) -> None:
         self.tokenizer, self.reader = tokenizer, reader_of(tokenizer)
@@ -118,18 +118,18 @@ class TokenTable:
         self.words = unit_vectors([tokens[id] for id in ids], self.table_VE[ids])
 
     def of_word(self, word: str) -> np.ndarray | None:
-        """The mean of its pieces; None where all of them are unknown."""
+        """Returns the mean vector of the word's pieces; None if all pieces are unknown."""
         ids = self.reader.encode(f' {word}', add_special_tokens=False).ids
         known = [id for id in ids if id not in self.special]
         return self.table_VE[known].mean(axis=0) if known else None
 
     def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
-        """Those of `Vectors`, among the table's whole words."""
+        """Returns the neighbours as `Vectors` does, among the table's whole words."""
         return self.words.neighbours(vector_E, count, word)
 
 
 def words_among_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> tuple[list[str], np.ndarray]:
-    """The readable form of each token, and bool [V], which of them are whole words of letters."""
+    """Returns each token's readable form, and bool [V]: which tokens are whole words of letters."""
     tokens = [readable(tokenizer, vocabulary, id) for id in range(vocabulary.size)]
     is_word = np.array([WORD.fullmatch(token) is not None for token in tokens])
     is_word[list(vocabulary.special)] = False
@@ -137,10 +137,10 @@ def words_among_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> tuple[li
 
 
 def open_vectors(path: Path) -> WordVectors:
-    """The vectors of a text file, or the token table of the model in a folder.
+    """Returns the vectors of a text file, or the token table of the model in a folder.
 
     Raises:
-        InputError: a bad line, or the folder holds no encoder or no tokenizer; names it.
+        InputError: a line is bad, or the folder lacks an encoder or a tokenizer; the message names it.
     """
     if not path.is_dir():
         return read_vectors(path)

@@ -1,1 +1,1 @@
-"""Checkpoints in and out, with their tokenizers; trained models changed: other layers, more positions, smaller."""
+"""Import, export and compression of checkpoints and their tokenizers: Hugging Face folders, compact exports."""

@@ -1,6 +1,6 @@
-"""A pretrained encoder in another form: some of its layers, more positions, or another attention.
+"""Adapts a pretrained encoder: keeps some of its layers, adds positions, or replaces its attention.
 
-So a small student begins with what a large model has learned, and a model of short texts reads long documents.
+So a small student starts from a large model's layers, and a model of short texts can read long documents.
 """
 
 import dataclasses
@@ -21,27 +21,27 @@ PROJECTIONS = ('query', 'key', 'value')
 
 
 def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
-    """The same encoder with these of its layers one after another, and all else as it was.
+    """Returns the encoder with only the given layers, one after another; everything else stays.
 
-    So DistilBERT begins with every second layer of BERT, the first and the last among them (Sanh et al. 2019, arXiv
+    DistilBERT starts from every second layer of BERT, including the first and the last (Sanh et al. 2019, arXiv
     1910.01108, section 3).
 
     Args:
-        pretrained: the encoder, with the heads that it has.
-        layers: numbers with commas, counted from 1, such as '1,3,5'.
+        pretrained: the encoder, with its heads.
+        layers: layer numbers with commas, counted from 1, such as '1,3,5'.
 
     Raises:
-        InputError: a number is none of its layers, or its layers are shared, differ in size, take several mechanisms
-            in turn or stand in two stacks.
+        InputError: a layer does not exist; or the layers are shared, differ in size, alternate between mechanisms or
+            form two stacks.
     """
     model = pretrained.model
     numbers = layer_list(FIELD, layers, model.layers)
     if model.decoder_layers:
-        raise InputError(f'{FIELD} is {layers!r}; an encoder-decoder begins with all of its layers')
+        raise InputError(f'{FIELD} is {layers!r}; layers of an encoder-decoder cannot be picked')
     if model.is_uneven:
-        raise InputError(f'{FIELD} is {layers!r}; layers with heads or units of their own begin all together')
+        raise InputError(f'{FIELD} is {layers!r}; layers of different sizes cannot be picked')
     if model.sharing == 'all':
-        raise InputError(f"{FIELD} is {layers!r}; model.sharing 'all' has no layers apart, set model.layers instead")
+        raise InputError(f"{FIELD} is {layers!r}; model.sharing 'all' has no separate layers; set model.layers instead")
     if len(model.mechanisms) > 1 or model.directions_apart:
         field = 'attention' if len(model.mechanisms) > 1 else 'directions_apart'
         raise InputError(f'{FIELD} is {layers!r}; with model.{field} {getattr(model, field)!r} layers are not alike')
@@ -52,7 +52,7 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
 
 
 def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str, Any]:
-    """The parameters with these layers of the stack alone."""
+    """Returns the parameters with only these layers of the stack."""
     encoder, places = params['encoder'], np.asarray(numbers) - 1
     stack = encoder['stack']
     layers = jax.tree.map(lambda array: array[places], stack['layers'])
@@ -62,27 +62,27 @@ def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str,
 def lengthen(
     pretrained: Pretrained, *, length: int | None = None, attention: str | None = None, global_tokens: int | None = None
 ) -> Pretrained:
-    """The same encoder with `length` positions, this attention and projections for global tokens.
+    """Returns the encoder with `length` positions, this attention and projections for global tokens.
 
-    The table of positions becomes copies of itself one after another, as Longformer began from RoBERTa's (Beltagy et
-    al. 2020, arXiv 2004.05150, section 5); rows that no position uses stay in front. Global tokens begin with copies
-    of the ordinary projections, likewise. A row within the old length whose tokens all lie in each other's window has
-    the same vectors as before.
+    The position table is filled with copies of itself, as Longformer started from RoBERTa's (Beltagy et al. 2020, arXiv
+    2004.05150, section 5). Rows that no position uses stay in front. Projections for global tokens start as copies of
+    the ordinary projections, as in the same paper. A row within the old length keeps its vectors if all its tokens lie
+    in each other's window.
 
     Args:
         pretrained: the encoder.
-        length: most tokens of a row; None = as before.
-        attention: a mechanism's text form, or several with ';'; None = as before.
-        global_tokens: most of a row that data may mark as global; None = as before.
+        length: most tokens per row; None = unchanged.
+        attention: a mechanism's text form, or several with ';'; None = unchanged.
+        global_tokens: most global tokens per row; None = unchanged.
 
     Raises:
-        InputError: the encoder learned no positions or has this many, or the attention cannot be read; or an
-            encoder-decoder is to have more than another attention of its encoder.
+        InputError: the encoder has no learned positions, or already has this many; the attention cannot be read; or
+            more than the encoder's attention is changed in an encoder-decoder.
     """
     model = pretrained.model
     fields: dict[str, Any] = {}
     if model.decoder_layers and (length is not None or global_tokens is not None):
-        raise InputError(f'model.decoder_layers is {model.decoder_layers}; an encoder-decoder gets no more positions')
+        raise InputError(f'model.decoder_layers is {model.decoder_layers}; an encoder-decoder cannot be lengthened')
     if length is not None:
         check_length(model, length)
         fields['max_length'] = length + model.position_offset
@@ -100,7 +100,7 @@ def lengthen(
 
 
 def check_length(model: ModelConfig, length: int) -> None:
-    """Raises InputError unless the model has a table of fewer positions, and there is room for one of so many."""
+    """Raises InputError unless the model has a shorter learned table, and the longer table fits in host memory."""
     if model.positions != 'learned':
         raise InputError(f'model.positions is {model.positions!r}; only a learned table can be made longer')
     if length <= (model.position_limit or 0):
@@ -109,7 +109,7 @@ def check_length(model: ModelConfig, length: int) -> None:
 
 
 def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfig) -> dict[str, Any]:
-    """The parameters with the longer table and the new projections."""
+    """Returns the parameters with the longer table and the new projections."""
     if after.decoder_layers:
         return params
     encoder = params['encoder']
@@ -118,7 +118,8 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
         table_LE = embeddings['position']['embedding']
         longer_LE = tiled(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
-    if bool(after.global_tokens) == bool(before.global_tokens):  # so of layers that differ in size, which have none
+    # Layers of different sizes always return here: they cannot have global tokens.
+    if bool(after.global_tokens) == bool(before.global_tokens):
         return params | {'encoder': encoder | {'embeddings': embeddings}}
     attention = dict(stack['layers']['attention'])
     if after.global_tokens and not before.global_tokens:
@@ -130,7 +131,7 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
 
 
 def tiled(table_LE: np.ndarray, offset: int, rows: int) -> np.ndarray:
-    """`rows` rows: the first `offset`, then the others again and again; the last copy is cut."""
+    """Returns `rows` rows: the first `offset` rows, then repeated copies of the others; the last copy may be cut."""
     own_LE = table_LE[offset:]
     copies = -(-(rows - offset) // len(own_LE))
     return np.concatenate([table_LE[:offset], np.tile(own_LE, (copies, 1))])[:rows]

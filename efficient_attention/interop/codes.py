@@ -1,6 +1,6 @@
-"""Parameters as a folder of a small model holds them: int8 codes with scales, and arrays with many zeros as bits.
+"""Converts parameters to the compact export's arrays: int8 codes with scales, and sparse arrays as bits and values.
 
-Codes are those that the layers of a quantized model make of their parameters in each call (modules/int8.py).
+Codes equal those that a quantized model's layers compute from their parameters in each call (modules/int8.py).
 """
 
 import functools
@@ -19,14 +19,14 @@ from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.quantized import quantized_layers
 from efficient_attention.modules.int8 import codes_of, numbers_of, scale_of
 
-AXES = {'kernel': -2, 'embedding': -1}  # over which numbers share a scale: a kernel's inputs, a row of a table
+AXES = {'kernel': -2, 'embedding': -1}  # axis whose numbers share a scale: a kernel's inputs, a table's row
 SCALE = '_scale'
 BITS, VALUES = '.bits', '.values'
 Flat = dict[str, np.ndarray]
 
 
 class Packed(NamedTuple):
-    """Arrays by name, and the shapes of those that are stored as bits and values."""
+    """Arrays by name, and the shapes of the arrays stored as bits and values."""
 
     tensors: Flat
     shapes: dict[str, list[int]]
@@ -34,7 +34,7 @@ class Packed(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def rounded_paths(model: ModelConfig, head: HeadConfig) -> tuple[str, ...]:
-    """The paths of the parameters that a model's layers round."""
+    """Returns the paths of the parameters that a model's layers round."""
 
     def make() -> nnx.Module:
         rngs = nnx.Rngs(0)
@@ -46,7 +46,7 @@ def rounded_paths(model: ModelConfig, head: HeadConfig) -> tuple[str, ...]:
 
 
 def coded(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) -> Flat:
-    """The parameters by path, those that are rounded as int8 codes, their scales beside them."""
+    """Returns the parameters by path; rounded parameters become int8 codes, with scales under a further path."""
     found = dict(flat)
     for path in rounded_paths(model, head):
         scale = scale_of(found[path], AXES[path.rpartition('/')[2]])
@@ -56,7 +56,7 @@ def coded(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) 
 
 
 def decoded(flat: Mapping[str, np.ndarray]) -> Flat:
-    """The parameters by path as float32; raises InputError where codes have no scale that fits them."""
+    """Returns the parameters by path as float32; raises InputError if a scale is missing or does not fit."""
     check_scales(flat)
     numbers = {path: array for path, array in flat.items() if not path.endswith(SCALE)}
     return {
@@ -66,7 +66,7 @@ def decoded(flat: Mapping[str, np.ndarray]) -> Flat:
 
 
 def check_scales(flat: Mapping[str, np.ndarray]) -> None:
-    """Raises InputError where codes have no scale that fits them."""
+    """Raises InputError if int8 codes have no scale that fits."""
     for path, array in flat.items():
         if array.dtype != np.int8:
             continue
@@ -79,7 +79,7 @@ def check_scales(flat: Mapping[str, np.ndarray]) -> None:
 
 
 def packed(flat: Mapping[str, np.ndarray]) -> Packed:
-    """The arrays, those that become smaller by it as a bit for each number and the numbers that are not zero."""
+    """Returns the arrays; an array with many zeros becomes one bit per number and its non-zero numbers."""
     tensors: Flat = {}
     shapes: dict[str, list[int]] = {}
     for name, array in flat.items():
@@ -93,7 +93,7 @@ def packed(flat: Mapping[str, np.ndarray]) -> Packed:
 
 
 def unpacked(found: Packed) -> Flat:
-    """The arrays; raises InputError where bits and values do not belong together."""
+    """Returns the arrays; raises InputError if bits and values do not match."""
     arrays = {name: array for name, array in found.tensors.items() if not name.endswith((BITS, VALUES))}
     for name, shape in found.shapes.items():
         bits, values = found.tensors.get(name + BITS), found.tensors.get(name + VALUES)
@@ -110,7 +110,7 @@ def unpacked(found: Packed) -> Flat:
 
 
 def rounding_errors(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) -> dict[str, float]:
-    """Of each parameter that is rounded and each layer: the root mean square of what is lost, over that of all."""
+    """Returns the relative rounding error of each rounded parameter and layer: RMS of error over RMS of numbers."""
     codes = coded(flat, model, head)
     exact = decoded(codes)
     errors: dict[str, float] = {}
@@ -125,13 +125,13 @@ def rounding_errors(flat: Mapping[str, np.ndarray], model: ModelConfig, head: He
 
 
 def as_flat(tree: Any) -> Flat:
-    """The arrays of a tree by their paths."""
+    """Returns the arrays of a tree by path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf) for path, leaf in leaves}
 
 
 def as_tree(flat: Mapping[str, Any]) -> dict[Any, Any]:
-    """Nested dicts of arrays by their paths; numbers in these are whole numbers, as of a module's lists."""
+    """Returns nested dicts of arrays from their paths; a number in a path becomes an int key, as in module lists."""
     tree: dict[Any, Any] = {}
     for path, leaf in flat.items():
         *where, last = (int(part) if part.isdecimal() else part for part in path.split('/'))

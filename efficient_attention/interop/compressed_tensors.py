@@ -1,7 +1,7 @@
-"""8-bit models under the names that transformers loads with the package compressed-tensors.
+"""Imports and exports 8-bit encoders in the format that transformers loads with the package compressed-tensors.
 
-A linear layer is `weight`, int8 [out, in], and `weight_scale`, float32 [out, 1], whose inputs get codes by token in
-each call; tables have no such form there and are float16. Format: compressed-tensors 0.20, `int-quantized`.
+A linear layer is `weight`, int8 [out, in], and `weight_scale`, float32 [out, 1]; its inputs are quantized per token in
+each call. The format has no 8-bit tables, so tables are float16. Format: compressed-tensors 0.20, `int-quantized`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,17 +23,17 @@ CODES = {'num_bits': 8, 'type': 'int', 'symmetric': True}
 
 
 def check_compressible(model: ModelConfig, head: HeadConfig) -> None:
-    """Raises InputError where a model has no such form."""
+    """Raises InputError if a model cannot be exported in this format."""
     if model.decoder_layers:
-        raise InputError('an encoder-decoder has no 8-bit form; encoders have')
+        raise InputError('an encoder-decoder cannot be exported in 8 bits; only encoders can')
     if model.quantization != 'int8':
         raise InputError(
-            f'model.quantization is {model.quantization!r}; what compressed-tensors names (--compressed) is rounded by '
+            f'model.quantization is {model.quantization!r}; the format compressed-tensors (--compressed) needs '
             "'int8' (--quantize int8)"
         )
     if model.ranks or model.is_uneven:
         raise InputError(
-            'kernels that are products, or layers of different width, are 8-bit in the small form alone, '
+            'factored kernels and layers of different sizes have an 8-bit form only in the compact export, '
             'without --compressed'
         )
     if not kernels_of(model, head):
@@ -44,12 +44,12 @@ def check_compressible(model: ModelConfig, head: HeadConfig) -> None:
 
 
 def kernels_of(model: ModelConfig, head: HeadConfig) -> set[str]:
-    """The paths of the kernels that are rounded."""
+    """Returns the paths of the kernels that are rounded."""
     return {path for path in rounded_paths(model, head) if path.endswith('/kernel')}
 
 
 def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
-    """The parameters with int8 in the place of kernels that have codes, and float16 tables.
+    """Returns the parameters with int8 codes for kernels that have codes, and float16 tables.
 
     Raises:
         InputError: a table has numbers beyond float16.
@@ -60,13 +60,13 @@ def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
             found[path] = codes[path]
         elif path.endswith('/embedding'):
             if np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
-                raise InputError(f'{path} has numbers beyond float16, which tables have in the names of {METHOD}')
+                raise InputError(f'{path} has numbers beyond float16, the type of tables in the format of {METHOD}')
             found[path] = array.astype(np.float16)
     return as_tree(found)
 
 
 def scales(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: bool) -> Flat:
-    """`weight_scale` [out, 1] of each layer whose kernel has codes, by its name in a file."""
+    """Returns `weight_scale` [out, 1] of each layer whose kernel has codes, by its name in a file."""
     found: Flat = {}
     for tensor in tensors:
         if tensor.path.endswith('/kernel') and tensor.path + SCALE in codes:
@@ -77,7 +77,7 @@ def scales(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: b
 
 
 def quantization_config(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: bool) -> dict[str, Any]:
-    """The key of config.json by which transformers knows what is rounded, and which linear layers are not."""
+    """Returns the `quantization_config` of config.json: how layers are rounded, and which linear layers are not."""
     floats = [one for one in tensors if one.path.endswith('/kernel') and one.path + SCALE not in codes]
     names = [written_name(family, name, is_bare=is_bare) for tensor in floats for name in tensor.names]
     names += [name for name in copies_of(family) if name.endswith('.weight')]
@@ -96,31 +96,31 @@ def quantization_config(codes: Flat, family: Family, tensors: Iterable[Tensor], 
 
 
 def is_compressed(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of such a folder."""
+    """Returns whether a config.json belongs to a folder in this format."""
     known = values.get(QUANTIZED)
     return isinstance(known, dict) and known.get('quant_method') == METHOD
 
 
 def check_readable(values: Mapping[str, Any], model: ModelConfig) -> None:
-    """Raises InputError where a folder's tensors have another form than those that are read here."""
+    """Raises InputError if a folder's tensors are quantized in a format that is not supported here."""
     known = values.get(QUANTIZED)
     if known is not None and (not is_compressed(values) or model.quantization != 'int8'):
         method = known.get('quant_method') if isinstance(known, dict) else known
         raise InputError(
-            f'{QUANTIZED} is of {method!r}; read here: what scripts/convert.py --compressed has written, whose own '
-            'keys say what is rounded'
+            f'{QUANTIZED} is of {method!r}; read here: only exports of scripts/convert.py --compressed, with '
+            'the keys that this project adds'
         )
 
 
 def read_codes(flat: Flat, kernels: set[str], tensors: Iterable[Tensor], folder: TensorFolder, family: Family) -> Flat:
-    """A folder's parameters by path as codes: those of its kernels as they are stored.
+    """Returns a folder's parameters by path, with the stored int8 codes and scales for its kernels.
 
     Args:
-        flat: its parameters, float32.
-        kernels: the paths of those that the model rounds.
-        tensors: of its family.
+        flat: the folder's parameters, float32.
+        kernels: the paths of the kernels that the model rounds.
+        tensors: the tensors of its family.
         folder: the files.
-        family: whose names they have.
+        family: the family whose names the files use.
     """
     found, codes = plain_names(family, folder.shapes), dict(flat)
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Keys of a Hugging Face config.json and our fields: one table a family, with the defaults of that library."""
+"""Keys of a Hugging Face config.json and matching config fields: one table per family, with default values."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from efficient_attention.config.fields import EXPORTED, marked_fields
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.pairs import PairsConfig
 
-# Field -> (key, what transformers takes where the key is missing; None = it must be there).
+# Field -> (key, transformers' default if the key is missing; None = required).
 Fields = dict[str, tuple[str, Any]]
 
 BERT: Fields = {
@@ -102,7 +102,7 @@ T5_FIXED = {
     'scaled_logits': False,
     'kernel_init': 'fan_in',
 }
-# What a family fixes, beside what follows from other keys.
+# Values that a family fixes, besides those that follow from other keys.
 FIXED: dict[str, dict[str, Any]] = {
     'bert': {},
     'roberta': {},
@@ -118,8 +118,8 @@ FIXED: dict[str, dict[str, Any]] = {
     'pegasus': SINUSOIDAL | {'norm': 'pre'},
 }
 SHIFTED = ('roberta', 'longformer')  # positions count from the padding token's id + 1
-SHIFTED_PAD = 1  # that id by default
-# Their name of an activation -> ours; where several mean one, the first is written.
+SHIFTED_PAD = 1  # the default padding id
+# transformers' name of an activation -> this project's; if several mean one, the first is written.
 ACTIVATIONS = {
     'gelu': 'gelu_erf',
     'gelu_python': 'gelu_erf',
@@ -133,19 +133,19 @@ ACTIVATIONS = {
     'silu': 'silu',
     'swish': 'silu',
 }
-# T5's names of a feed-forward layer: an activation, or 'gated-' and one, where 'gelu' is the tanh form. -> ours, gate.
+# T5's feed-forward names: an activation, or 'gated-' and an activation; 'gated-gelu' is the tanh form. -> ours, gate.
 PROJECTIONS = (
     {name: (ours, False) for name, ours in ACTIVATIONS.items()}
     | {f'gated-{name}': (ours, True) for name, ours in ACTIVATIONS.items()}
     | {'gated-gelu': ('gelu_tanh', True)}
 )
-# Keys of an encoder-decoder that have one value with another, as both stacks have one size here.
+# Keys of an encoder-decoder that must equal another key, because both stacks have one size here.
 TWINS = {
     'decoder_attention_heads': 'encoder_attention_heads',
     'decoder_ffn_dim': 'encoder_ffn_dim',
     'decoder_vocab_size': 'vocab_size',
 }
-# Settings that we do not follow: key -> the values that change nothing.
+# Unsupported settings: key -> the values that have no effect.
 INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),
     'add_cross_attention': (False,),
@@ -160,11 +160,11 @@ INERT: dict[str, tuple[Any, ...]] = {
     'autoregressive': (False,),
     'attention_dilation': (),
 }
-TEXT_TO_TEXT = 'text_to_text'  # the problem of encoder-decoders, whatever their class
-MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # of these types
-SEVERAL_NUMBERS = 'multi_output_regression'  # our name of a regression of several outputs
-SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)  # problems of a row with several answers, which nothing here trains
-# The same of an encoder-decoder; those of T5 say otherwise which outputs are tied.
+TEXT_TO_TEXT = 'text_to_text'  # the problem of all encoder-decoders
+MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # values of `problem_type`
+SEVERAL_NUMBERS = 'multi_output_regression'  # this project's name for regression with several outputs
+SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)  # problems with several answers per row; inference only
+# The same for encoder-decoders. T5 files are exempt from TIED: other keys decide which T5 outputs are tied.
 TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),
     'is_encoder_decoder': (True,),
@@ -174,11 +174,11 @@ TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'decoder_layerdrop': (0.0, None),
     'pruned_heads': ({}, None),
 }
-# What no config of theirs says and no number of the model depends on alone, kept under a key of our own.
+# Fields that no config.json key expresses and no tensor depends on; exports keep them under this key.
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
 T5_UNSAID = ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init')
-# More of them, of families whose keys say less: what training alone reads.
+# Further such fields that only training reads, for families with fewer keys.
 OUR_FIELDS_OF = {
     't5': T5_UNSAID,
     'mt5': T5_UNSAID,
@@ -186,18 +186,18 @@ OUR_FIELDS_OF = {
     'marian': ('kernel_init',),
     'pegasus': ('kernel_init',),
 }
-# Fields of a run's `examples` that its predictions depend on, kept there too, as are thresholds chosen on dev files.
+# Fields of a run's `examples` group that predictions depend on; exports keep them, and the thresholds, under OUR_KEY.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
-# Those of its `pairs`, of an encoder-decoder.
+# Fields of a run's `pairs` group, for encoder-decoders.
 OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)
-GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config does not say
+GLOBAL_TOKENS = 128  # most global tokens per row, for a Longformer whose config does not say
 
 
 def text_of(attention: list[str]) -> str:
-    """One text form for all layers where they agree, else one for each."""
+    """Returns one text form if all layers agree, else one per layer."""
     return attention[0] if len(set(attention)) == 1 else '; '.join(attention)
 
 
 def our_fields(kind: str) -> tuple[str, ...]:
-    """The fields of the model that a family's config.json has under our own key."""
+    """Returns the model fields that a family's exports keep under OUR_KEY."""
     return (*OUR_FIELDS, *OUR_FIELDS_OF.get(kind, ()))

@@ -1,4 +1,4 @@
-"""A Hugging Face config.json as our configs: model, head, labels, problem; what we do not follow is refused."""
+"""Converts a Hugging Face config.json to model, head, labels and problem; refuses unsupported settings."""
 
 import dataclasses
 import re
@@ -42,7 +42,7 @@ from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
 from efficient_attention.workdir.config_file import REWRITTEN
 
 CONFIG = 'config.json'
-# End of the class's name -> kind of head, problem as in `ExamplesConfig`.
+# Ending of the class name -> kind of head, problem as in `ExamplesConfig`.
 ARCHITECTURES = {
     'Model': ('none', 'none'),
     'ForMaskedLM': ('none', 'fill_mask'),
@@ -53,22 +53,22 @@ ARCHITECTURES = {
     'ForMultipleChoice': ('choice', 'multiple_choice'),
     'ForQuestionAnswering': ('span', 'question_answering'),
 }
-DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one for each kind
+DROPOUTS = {  # DistilBERT's dropout keys per kind of head; tried before HEAD_DROPOUTS
     'sequence': ('seq_classif_dropout',),
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
 }
-OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')  # under our own key
+OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')  # groups under OUR_KEY
 HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
 Values = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """The model, head, labels and problem that a Hugging Face config.json describes, as our configs."""
+    """The model, head, labels and problem of a Hugging Face config.json, as this project's configs."""
 
     family: Family
-    ending: str  # of the class's name, a key of ARCHITECTURES
+    ending: str  # ending of the class name, a key of ARCHITECTURES
     model: ModelConfig
     head: HeadConfig
     labels: tuple[str, ...]
@@ -79,7 +79,7 @@ class Description:
 
 
 def read_values(folder: Path) -> dict[str, Any]:
-    """The keys of a folder's config.json; raises InputError where it is missing or no JSON object."""
+    """Returns the keys of a folder's config.json; raises InputError if it is missing or not a JSON object."""
     path = folder / CONFIG
     try:
         values = read_json_file(path)
@@ -100,10 +100,10 @@ def read_values(folder: Path) -> dict[str, Any]:
 
 
 def describe(values: Values) -> Description:
-    """What the keys of a config.json mean.
+    """Returns the model, head, labels and problem that a config.json describes.
 
     Raises:
-        InputError: an unknown family or architecture, a missing key, or a setting that we do not follow.
+        InputError: an unknown family or architecture, a missing key, or an unsupported setting.
     """
     family, ending = family_of(values)
     if family.decoder:
@@ -118,7 +118,7 @@ def describe(values: Values) -> Description:
     if ours.get('problem') == 'multi_hop':
         kind, problem = 'multi_hop', 'multi_hop'
     if family.detector and ending == 'ForPreTraining':
-        problem = 'none'  # it detects replaced tokens
+        problem = 'none'  # the model detects replaced tokens
     labels, count = labels_of(values)
     if kind == 'sequence':
         problem = row_problem(values.get('problem_type'), count)
@@ -137,7 +137,7 @@ def describe(values: Values) -> Description:
 
 
 def row_problem(kind: str | None, count: int) -> str:
-    """What a head of `count` outputs for each row is for, by its `problem_type`; by default one label of several."""
+    """Returns the problem of a head with `count` outputs per row, by `problem_type`; default: one of several labels."""
     if kind == MULTI_LABEL:
         return MULTI_LABEL
     if count == 1:
@@ -146,7 +146,7 @@ def row_problem(kind: str | None, count: int) -> str:
 
 
 def described_decoder(values: Values, family: Family, ending: str) -> Description:
-    """The same of an encoder-decoder; its output layer is as its tensors tell, see `Family.output_fields`."""
+    """Returns the description of an encoder-decoder; its tensors decide the output layer (`Family.output_fields`)."""
     check_followed(values, family.model_type)
     check_our_key(values)
     model = model_of(values, family)
@@ -157,7 +157,7 @@ def described_decoder(values: Values, family: Family, ending: str) -> Descriptio
 
 
 def _is_moot(key: str, values: Values, ending: str) -> bool:
-    """Whether a key that we do not follow has nobody who reads it."""
+    """Returns whether an unsupported key has no effect on this architecture."""
     if key == 'tie_word_embeddings':
         return ending not in ('ForMaskedLM', 'ForPreTraining')
     if key == 'problem_type':
@@ -171,7 +171,7 @@ def _is_moot(key: str, values: Values, ending: str) -> bool:
 
 
 def family_of(values: Values) -> tuple[Family, str]:
-    """The family, and the end of the architecture's name."""
+    """Returns the family, and the ending of the architecture's name."""
     names, kind = values.get('architectures') or [''], values.get('model_type')
     name = names[0] if isinstance(names, list) else None
     if not isinstance(name, str):
@@ -191,10 +191,10 @@ def family_of(values: Values) -> tuple[Family, str]:
 
 
 def model_of(values: Values, family: Family) -> ModelConfig:
-    """Our model's config.
+    """Returns the model's config.
 
     Raises:
-        InputError: a key is missing or has a value that we do not know.
+        InputError: a key is missing or has an unsupported value.
     """
     kind = family.model_type
     fields: dict[str, Any] = dict(FIXED[kind])
@@ -217,7 +217,7 @@ def model_of(values: Values, family: Family) -> ModelConfig:
 
 
 def value_of(values: Values, key: str, default: Any) -> Any:
-    """The value of a key, of its default's type; a whole number where there is none."""
+    """Returns a key's value, which must have its default's type; without a default, a whole number."""
     value = values.get(key, default)
     kind = int if default is None else type(default)
     if kind is float and type(value) is int:
@@ -231,7 +231,7 @@ def value_of(values: Values, key: str, default: Any) -> Any:
 
 
 def activation_of(values: Values, key: str, default: str) -> str:
-    """Our name of an activation."""
+    """Returns this project's name of an activation."""
     if key == 'feed_forward_proj':
         return projection_of(values)[0]
     name = value_of(values, key, default)
@@ -241,7 +241,7 @@ def activation_of(values: Values, key: str, default: str) -> str:
 
 
 def windows_of(values: Values) -> str:
-    """The text form of a Longformer's windows, whose widths count both sides."""
+    """Returns the text form of a Longformer's windows; the file's widths count both sides."""
     windows = values.get('attention_window', 512)
     layers = value_of(values, 'num_hidden_layers', None)
     require(0 < layers <= MOST_LAYERS, 'num_hidden_layers', layers, f'1 to {MOST_LAYERS}')
@@ -255,7 +255,7 @@ def windows_of(values: Values) -> str:
 
 
 def check_our_key(values: Values) -> None:
-    """Raises InputError where our own key, or a group under it, is no JSON object."""
+    """Raises InputError if OUR_KEY, or a group under it, is not a JSON object."""
     ours = values.get(OUR_KEY, {})
     groups = {f'{OUR_KEY}.{name}': ours.get(name, {}) for name in OUR_GROUPS} if isinstance(ours, dict) else {}
     for name, value in {OUR_KEY: ours, **groups}.items():
@@ -264,7 +264,7 @@ def check_our_key(values: Values) -> None:
 
 
 def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
-    """The fields of a dataclass that stand in a group under our own key; raises InputError for others than `known`."""
+    """Returns the dataclass fields in a group under OUR_KEY; raises InputError for fields not in `known`."""
     fields = dict(values.get(OUR_KEY, {}).get(group, {}))
     for name, value in fields.items():
         if name not in known:
@@ -280,7 +280,7 @@ def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> d
 
 
 def our_thresholds(values: Values) -> dict[str, float]:
-    """The thresholds under our own key, chosen on the dev files of the run that the checkpoint is from."""
+    """Returns the thresholds under OUR_KEY, which the original run chose on its dev files."""
     thresholds = values.get(OUR_KEY, {}).get('thresholds', {})
     for name, value in thresholds.items():
         if type(value) not in (int, float):
@@ -289,7 +289,7 @@ def our_thresholds(values: Values) -> dict[str, float]:
 
 
 def head_of(values: Values, family: Family, model: ModelConfig, kind: str, count: int) -> HeadConfig:
-    """The head; of a checkpoint without one the form that its family gives to new ones."""
+    """Returns the head's config; for a checkpoint without a head, the form of its family's new heads."""
     pooled = family.choice if kind == 'choice' else family.sequence
     transform = pooled.activation or model.activation
     if kind == 'choice' and family.model_type == 'electra':
@@ -306,7 +306,7 @@ def head_of(values: Values, family: Family, model: ModelConfig, kind: str, count
 
 
 def summary_of(values: Values) -> str:
-    """The activation of ELECTRA's summary of a choice."""
+    """Returns the activation of ELECTRA's summary of a choice."""
     if not value_of(values, 'summary_use_proj', True):
         return 'none'
     name = values.get('summary_activation', 'gelu')
@@ -317,12 +317,12 @@ def summary_of(values: Values) -> str:
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """The names that transformers gives outputs without names of their own."""
+    """Returns the names that transformers gives unnamed outputs."""
     return tuple(f'LABEL_{number}' for number in range(count))
 
 
 def labels_of(values: Values) -> tuple[tuple[str, ...], int]:
-    """The labels in the order of the outputs, () where they have no names of their own, and how many outputs."""
+    """Returns the labels in the order of the outputs, () if they have no names, and the number of outputs."""
     labels = values.get('id2label')
     if labels is None:
         return (), value_of(values, 'num_labels', 2)

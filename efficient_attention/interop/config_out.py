@@ -1,4 +1,4 @@
-"""Our configs as a Hugging Face config.json: the family that fits, fields under our own key, refusals of the rest."""
+"""Converts this project's configs to a Hugging Face config.json, and refuses models that no family can express."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,13 +23,14 @@ from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.text_to_text_config import text_to_text_values
 
-# In which order families are tried for a model of no family; the first with the fewest fields of our own wins.
+# The order in which families are tried for a model without a family. The family with the fewest unsaid fields wins;
+# among equals, the first.
 ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
-TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # of an encoder-decoder
+TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # for encoder-decoders
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-QUANTIZED = 'quantization_config'  # of the tensors that a model came with; those that are written have their own
+QUANTIZED = 'quantization_config'  # describes the imported model's tensors, so it must not be copied
 LABEL_KEYS = ('id2label', 'label2id', 'num_labels', 'problem_type')
 Values = dict[str, Any]
 
@@ -39,13 +40,13 @@ class Said:
     """A model in the keys of a family's config.json, and the fields that have no key there."""
 
     values: Values
-    unsaid: Values  # fields without a key, which go under the key of this project
-    refused: tuple[str, ...]  # 'field value' of those that cannot go there either, so that the family does not fit
+    unsaid: Values  # fields without a key, stored under OUR_KEY
+    refused: tuple[str, ...]  # 'field value' of fields that cannot be stored at all; the family does not fit
     is_possible: bool = True  # the family has models of these sizes
 
     @property
     def distance(self) -> tuple[bool, int, int]:
-        """How far the family is from having the model."""
+        """How far the family is from expressing the model; lower is better."""
         return not self.is_possible, len(self.refused), len(self.unsaid)
 
 
@@ -59,20 +60,20 @@ def config_values(
     extra: Mapping[str, Any] | None = None,
     kept: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Values:
-    """The keys of a config.json.
+    """Returns the keys of a config.json.
 
     Args:
-        model: its config.
-        head: the head's.
+        model: the model's config.
+        head: the head's config.
         parts: names of the groups of parameters: 'encoder', 'decoder', 'masked_lm', 'pooler', 'pair', 'detector',
             'head'.
-        family: its `model_type`; '' = the one that leaves the fewest fields to our own key.
-        labels: of the outputs.
-        extra: keys of the config.json that the model came with, such as its special tokens' ids.
-        kept: what else goes under our own key, 'examples', 'thresholds', 'pairs'; what is empty is left out.
+        family: the family's `model_type`; '' = the family with the fewest fields under OUR_KEY.
+        labels: names of the outputs.
+        extra: keys of the config.json that the model was imported with, such as special token ids.
+        kept: further groups under OUR_KEY: 'examples', 'thresholds', 'pairs'; empty groups are left out.
 
     Raises:
-        InputError: no family, or not this one, has the model or the head; names the fields.
+        InputError: no family, or not this one, supports the model or the head; the message names the fields.
     """
     extra = dict(extra or {})
     order = TEXT_TO_TEXT_ORDER if 'decoder' in parts else ORDER
@@ -94,15 +95,15 @@ def config_values(
 
 
 def fit(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]) -> Said:
-    """The model in the keys of one family, with the fields of encoder and head that have none."""
+    """Returns the model in the keys of one family, and the fields of model and head without a key."""
     said = said_by(family, model, extra)
     return dataclasses.replace(said, refused=(*said.refused, *head_misfits(family, model, head, parts)))
 
 
 def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Said:
-    """The model in the keys of one family, without its head.
+    """Returns the model in the keys of one family, without its head.
 
-    The keys are read back as a model; the fields in which that one differs are those that have no key.
+    The keys are read back as a model; fields that differ from the original are fields without a key.
     """
     kind = family.model_type
     values: Values = {}
@@ -125,19 +126,20 @@ def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Sai
     }
     unsaid = {name: value for name, value in differing.items() if name in our_fields(kind)}
     lost = [name for name in differing if name not in unsaid]
-    if kind != 'distilbert' and not family.decoder and not model.token_types:  # the others look up a row for each token
+    # All other families of encoders add a token-type vector to every token.
+    if kind != 'distilbert' and not family.decoder and not model.token_types:
         lost.append('token_types')
-    if kind == 'longformer' and not model.global_tokens:  # it has their projections whether data use them or not
+    if kind == 'longformer' and not model.global_tokens:  # Longformer always has projections for global tokens
         lost.append('global_tokens')
     return Said(values, unsaid, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
 
 
 def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
-    """The keys of a family with an attention of its own."""
+    """Returns the attention keys of the families Longformer and BigBird; {} for other families."""
     patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
     if kind == 'longformer':
         radii = [one.radius if isinstance(one, Window) and one.dilation == 1 else 0 for one in patterns]
-        if not all(radii):  # our own key has the pattern; their window is what they ran with, or their default
+        if not all(radii):  # OUR_KEY stores the pattern; this key keeps its imported or default value
             return {'attention_window': extra.get('attention_window', 512)}
         return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}
     if kind == 'big_bird':
@@ -153,7 +155,7 @@ def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) ->
 
 
 def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str:
-    """The name of the class that has these parts."""
+    """Returns the name of the transformers class that has these parts."""
     if head.kind != 'none':
         return f'{family.stem}{ENDINGS[head.kind]}'
     if family.decoder:
@@ -168,7 +170,7 @@ def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str
 
 
 def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]) -> Values:
-    """The keys that a head's labels, dropout and activation have; an encoder-decoder has none."""
+    """Returns the keys for a head's labels, dropout and activation; {} for an encoder-decoder."""
     values: Values = {}
     if family.decoder:
         return values
@@ -189,7 +191,7 @@ def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tu
 
 
 def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
-    """Fields with their values for which the family's heads compute something else than ours."""
+    """Returns the fields, with values, for which the family's heads compute something else than this project's."""
     misfits = []
     if bool(family.decoder) != ('decoder' in parts):
         misfits.append('no decoder' if family.decoder else 'a decoder')

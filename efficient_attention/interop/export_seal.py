@@ -1,8 +1,8 @@
-"""The seal of an exported model: the SHA-256 of its files, written at the export and compared when it is opened.
+"""Checksums of an exported model: the SHA-256 of its files, written at the export and verified at opening.
 
-It is the seal of a checkpoint (`workdir/seal.py`), which `sha256sum --check` reads too. A folder without one, as others
-make them, is read as it is. Files that nobody here reads may be added to a sealed folder (README.md, .gitattributes);
-a file that would be read, such as another tokenizer or an index of shards, may not.
+The format is the same as a checkpoint's (`workdir/seal.py`); `sha256sum --check` reads it too. Folders without
+checksums, such as other people's, are read unchecked. After the export, files that this project never reads may be
+added (README.md, .gitattributes). Files that would be read, such as another tokenizer or an index of shards, may not.
 """
 
 from pathlib import Path
@@ -16,20 +16,20 @@ from efficient_attention.workdir.seal import damage, has_seal, write_seal
 LABEL = 'exported model'
 READ_NAMES = (CONFIG, INDEX, *CARRIED)
 READ_KINDS = ('*.safetensors', PIECES)
-ADVICE = 'delete the folder and export it again, or, if the change is meant, remove its seal (seal-*.sha256)'
+ADVICE = 'delete the folder and export it again, or, if the change is intended, remove its checksums (seal-*.sha256)'
 
 
 def seal_export(folder: Path) -> None:
-    """Writes the seal of a folder in which nothing changes any more; raises OSError."""
+    """Writes the checksums of a finished folder; raises OSError."""
     write_seal(folder, LABEL)
 
 
 def check_export(folder: Path) -> None:
-    """Raises InputError, which names the first file, where a folder is sealed and not what was written."""
+    """Raises InputError if a folder with checksums has changed; the message names the first changed file."""
     if has_seal(folder) and (found := damage(folder, LABEL, may_be_added=may_be_added)):
         raise InputError(f'{folder} is damaged: {found}; {ADVICE}')
 
 
 def may_be_added(name: str) -> bool:
-    """Whether a file of this name in the folder is one that is not read."""
+    """Returns whether a file of this name is never read, so that it may be added."""
     return name not in READ_NAMES and not any(Path(name).match(kind) for kind in READ_KINDS)

@@ -1,4 +1,4 @@
-"""Parameters with factors for some matrices, and with the matrices themselves."""
+"""Converts parameters between full matrices and products of two low-rank factors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 Tree = dict[Any, Any]
-PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}  # the names of a whole matrix's factors
-LEAST_WEIGHT = 0.01  # added to weights of mean 1
+PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}  # full matrix -> its two factors
+LEAST_WEIGHT = 0.01  # added to weights of mean 1, so that no row is ignored
 LEAVES = {'left': 'kernel', 'right': 'kernel', 'table': 'embedding', 'projection': 'kernel'}
 
 
 def products(params: Mapping[Any, Any]) -> Tree:
-    """The parameters with the product in the place of each pair of factors."""
+    """Returns the parameters with each pair of factors replaced by its product."""
     for whole, (first, second) in PAIRS.items():
         if set(params) == {first, second}:
             product = np.matmul(params[first][LEAVES[first]], params[second][LEAVES[second]])
@@ -21,11 +21,12 @@ def products(params: Mapping[Any, Any]) -> Tree:
 
 
 def factored(params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None) -> Tree:
-    """The parameters with factors where `wanted`, the shapes of a model's parameters, has them.
+    """Returns the parameters with factors at the paths where `wanted`, a model's parameter shapes, has factors.
 
-    Each of a pair has the root of the singular values, so that neither is larger than the other. `weights`, in the
-    places of matrices [..., I, O], say how much each of their inputs [..., I] matters: factors are nearest to the
-    matrix whose rows are times the roots of these, and the first is divided by them.
+    Both factors of a pair get the square roots of the singular values, so that neither is larger than the other.
+    `weights` has an array [..., I] at the path of a matrix [..., I, O]: how much each input matters. With weights, the
+    matrix's rows are multiplied by the roots of the weights before the decomposition, and the first factor's rows
+    divided by them after.
     """
     found: Tree = {}
     weights = weights or {}
@@ -44,7 +45,7 @@ def factored(params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapp
 def pair_of(
     dense: Mapping[str, np.ndarray], pair: tuple[str, str], rank: int, weights: Mapping[str, np.ndarray] | None = None
 ) -> Tree:
-    """The two factors of a kernel or table, [..., I, r] and [..., r, O]; what else the layer has goes to the second."""
+    """Returns the two factors of a kernel or table, [..., I, r] and [..., r, O]; a bias goes to the second."""
     whole = next(name for name in PAIRS if name in dense)
     matrix = np.asarray(dense[whole], np.float32)
     scale = np.float32(1.0) if weights is None else row_scale(weights[whole])
@@ -56,7 +57,7 @@ def pair_of(
 
 
 def row_scale(weights: np.ndarray) -> np.ndarray:
-    """What each row of a matrix is multiplied by [..., I, 1]; of rows that hardly matter a little, but not nothing."""
+    """Returns the factor for each row of a matrix, [..., I, 1]; the least important rows still count a little."""
     means = weights.mean(axis=-1, keepdims=True)
     shares = weights / np.where(means > 0.0, means, 1.0)
     return np.sqrt(shares + LEAST_WEIGHT)[..., None].astype(np.float32)

@@ -1,7 +1,7 @@
-"""Hugging Face's names for the parts of each family of encoders and encoder-decoders: one table a family, no logic.
+"""Tensor names of each Hugging Face family of encoders and encoder-decoders: one table per family, no logic.
 
-A table maps paths of our modules to names of theirs, '{group}' and '{layer}' standing for numbers. A name that begins
-with a dot lies inside the base model, and so behind its prefix ('bert.') in a model with a head.
+A table maps this project's module paths to Hugging Face names; '{group}' and '{layer}' stand for numbers. A name that
+begins with a dot lies inside the base model. In a model with a head it follows the base model's prefix ('bert.').
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ Names = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Pooled:
-    """A head on the first token's vector: names of 'pooler/dense' and 'head/out', and the activation between."""
+    """A head on the first token's vector: names of 'pooler/dense' and 'head/out', and the activation between them."""
 
     names: Names
-    activation: str  # as `HeadConfig.transform`; '' = the model's own
+    activation: str  # as `HeadConfig.transform`; '' = the model's activation
 
 
 NO_HEAD = Pooled({}, '')
@@ -23,11 +23,11 @@ NO_HEAD = Pooled({}, '')
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One `model_type` of config.json; that of encoder-decoders has a `decoder` and nothing of an encoder's heads."""
+    """One `model_type` of config.json. An encoder-decoder has a `decoder` table and no tables for encoder heads."""
 
     model_type: str
-    stem: str  # of the class names: 'Bert' of 'BertForMaskedLM'
-    prefix: str  # of tensors of the base model in a model with a head
+    stem: str  # start of class names: 'Bert' of 'BertForMaskedLM'
+    prefix: str  # of the names of the base model's tensors in a model with a head
     encoder: Names
     masked_lm: Names = dataclasses.field(default_factory=dict)
     sequence: Pooled = NO_HEAD
@@ -35,15 +35,15 @@ class Family:
     span: Names = dataclasses.field(default_factory=dict)
     token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
     pooler: str = ''  # '' = the family has none
-    pair: str = ''  # the sentence-pair classifier of its pretraining; '' = none
-    detector: Names = dataclasses.field(default_factory=dict)  # of replaced tokens (ELECTRA)
-    is_masked_lm_erf: bool = False  # its masked-LM head has the exact GELU whatever the layers have
-    decoder: Names = dataclasses.field(default_factory=dict)  # with the table that both stacks share
-    gated: Names = dataclasses.field(default_factory=dict)  # in place of others, of a model with `feed_forward_gate`
-    generators: tuple[str, ...] = ()  # ends of the names of the classes that generate text; the first is written
-    copies: tuple[str, ...] = ()  # tensors that a file may repeat the shared table as
-    harmless: tuple[str, ...] = ()  # patterns of tensors that a file may have and no parameter needs
-    output_fields: tuple[str, ...] = ()  # fields of the model that its tensors tell, not its config.json
+    pair: str = ''  # the sentence-pair classifier of pretraining; '' = none
+    detector: Names = dataclasses.field(default_factory=dict)  # the head that detects replaced tokens (ELECTRA)
+    is_masked_lm_erf: bool = False  # the masked-LM head uses the exact GELU, whatever the layers use
+    decoder: Names = dataclasses.field(default_factory=dict)  # includes the table that both stacks share
+    gated: Names = dataclasses.field(default_factory=dict)  # replaces other names in models with `feed_forward_gate`
+    generators: tuple[str, ...] = ()  # endings of class names that generate text; exports use the first
+    copies: tuple[str, ...] = ()  # names under which a file may repeat the shared table
+    harmless: tuple[str, ...] = ()  # patterns of tensors that a file may contain and no parameter uses
+    output_fields: tuple[str, ...] = ()  # model fields that follow from the tensors, not from config.json
 
 
 EMBEDDINGS = {
@@ -53,7 +53,7 @@ EMBEDDINGS = {
     'encoder/embeddings/norm': '.embeddings.LayerNorm',
 }
 _LAYER, _OURS = '.encoder.layer.{layer}', 'encoder/stack/layers'
-# Projections of global tokens are Longformer's; a model of another family that was given them keeps its names.
+# Only Longformer has projections of global tokens. A model of another family that gained them uses the same names.
 BERT_LAYERS = {
     f'{_OURS}/attention/query': f'{_LAYER}.attention.self.query',
     f'{_OURS}/attention/key': f'{_LAYER}.attention.self.key',
@@ -151,7 +151,7 @@ T5_DECODER = {
     'decoder/norm': 'decoder.final_layer_norm',
     'decoder/head/dense': 'lm_head',
 }
-T5_GATED = {  # 'wi' of layers with gates
+T5_GATED = {  # layers with gates have these two kernels in place of 'wi'
     f'{_OURS}/feed_forward/gate': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_0',
     f'{_OURS}/feed_forward/up': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_1',
     f'{_DECODER}/feed_forward/gate': 'decoder.block.{layer}.layer.2.DenseReluDense.wi_0',

@@ -1,4 +1,4 @@
-"""A Hugging Face folder read: its config.json, and its tensors as our parameters."""
+"""Imports a Hugging Face folder: its config.json, and its tensors as this project's parameters."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,15 +26,15 @@ from efficient_attention.interop.uneven_layers import even, unpadded
 
 
 def read_folder(path: Path, values: dict[str, Any]) -> Pretrained:
-    """The trained model that a Hugging Face folder holds.
+    """Returns the trained model in a Hugging Face folder.
 
     Args:
         path: the folder.
         values: the keys of its config.json.
 
     Raises:
-        InputError: config.json has what we do not follow, or there are no safetensors; `params` raises it where tensors
-            are missing, left over or wrong-sized.
+        InputError: config.json has an unsupported setting, or there are no safetensors. `params` raises InputError if
+            tensors are missing, unexpected or of another shape.
     """
     try:
         known = describe(values)
@@ -74,7 +74,7 @@ def _read_params(path: Path, known: Description) -> dict[str, Any]:
 
 
 def _read_compressed(path: Path, known: Description) -> dict[Any, Any]:
-    """The parameters as codes, where the folder holds those of kernels."""
+    """Returns the parameters with int8 codes for the kernels that the folder stores as codes."""
     folder = TensorFolder(path)
     flat = coded(as_flat(_read_params(path, known)), known.model, known.head)
     parts = parts_in(known, plain_names(known.family, folder.shapes))
@@ -83,7 +83,7 @@ def _read_compressed(path: Path, known: Description) -> dict[Any, Any]:
 
 
 def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
-    """What a file has beside the encoder: what its architecture must have, and heads of pretraining that are there."""
+    """Returns the parts besides the encoder: those that the architecture requires, and pretraining heads found."""
     family, ending = known.family, known.ending
     if family.decoder:
         return Parts(has_decoder=True)

@@ -1,4 +1,4 @@
-"""A trained model written as a Hugging Face folder, which transformers reads."""
+"""Exports a trained model as a Hugging Face folder that transformers reads."""
 
 import json
 from collections.abc import Mapping
@@ -35,20 +35,20 @@ from efficient_attention.whole_files import whole_folder
 def save_pretrained(
     folder: Path, pretrained: Pretrained, tokenizer: Path | None = None, *, compresses: bool = False
 ) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files, as transformers reads them, and their seal.
+    """Writes config.json, model.safetensors and tokenizer files, as transformers reads them, and checksums.
 
-    The folder appears when all is written.
+    The folder appears only once everything is written.
 
     Args:
-        folder: must be missing or empty.
-        pretrained: as `open_pretrained` gives it, or made for a model in memory.
-        tokenizer: its file; None = `pretrained.tokenizer`.
-        compresses: writes the kernels of a model that rounds them as int8, and its tables as float16, in the names
-            that transformers loads with the package compressed-tensors.
+        folder: the output folder; it must be missing or empty.
+        pretrained: a model from `open_pretrained`, or built in memory.
+        tokenizer: the tokenizer file; None = `pretrained.tokenizer`.
+        compresses: write a quantized model's kernels as int8 and its tables as float16, under the names that
+            transformers loads with the package compressed-tensors.
 
     Raises:
-        InputError: no Hugging Face family has such a model, it has two tokenizers or reads sources in reverse, or there
-            is something in the folder.
+        InputError: no Hugging Face family supports the model, it has two tokenizers or reverses sources, or the folder
+            is not empty.
         RunError: the disk is full.
     """
     if pretrained.target_tokenizer is not None:
@@ -96,19 +96,19 @@ def save_pretrained(
 
 
 def codes_of(pretrained: Pretrained) -> Flat:
-    """The parameters of a model that rounds them by path, int8 codes with their scales among them."""
+    """Returns a quantized model's parameters by path: int8 codes with their scales, and the float parameters."""
     if pretrained.codes is not None:
         return as_flat(pretrained.codes())
     return coded(as_flat(pretrained.params()), pretrained.model, pretrained.head)
 
 
 def write_keys(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes a JSON file of these keys."""
+    """Writes the keys as a JSON file."""
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
 def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
-    """Raises InputError where transformers would count positions from another place, as it does by the padding's id."""
+    """Raises InputError if transformers would count positions from another start, given the padding id."""
     if family.model_type not in SHIFTED or tokenizer is None or tokenizer.suffix != '.json':
         return
     pad = padding_id(tokenizer)
@@ -120,7 +120,7 @@ def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) ->
 
 
 def parts_from(pretrained: Pretrained, names: frozenset[str]) -> Parts:
-    """What a model has beside its encoder, by the names of its groups of parameters."""
+    """Returns the parts of a model besides its encoder, by the names of its groups of parameters."""
     if pretrained.head.kind != 'none':
         return Parts(pretrained.head)
     return Parts(

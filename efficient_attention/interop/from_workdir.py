@@ -1,4 +1,4 @@
-"""A trained model read from a workdir: its config, heads, thresholds, and the parameters of one checkpoint."""
+"""Reads a trained model from a workdir: its config, heads, thresholds, and one checkpoint's parameters."""
 
 import dataclasses
 from pathlib import Path
@@ -24,15 +24,15 @@ from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.model_params import restore_params
 
 READ = ('pretraining', 'fine_tuning', 'text_to_text')  # the tasks whose models have an encoder
-THRESHOLD = '_threshold'  # how the names of such metrics end
+THRESHOLD = '_threshold'  # ending of these metrics' names
 
 
 def encoder_run(workdir: Path) -> RunConfig:
-    """The config of a run that trained an encoder, alone or with a decoder that reads it.
+    """Returns the config of a run that trained an encoder, with or without a decoder.
 
     Raises:
-        InputError: there is no run, or it trained a language model, unless that is one of both directions over the
-            pieces of a tokenizer.
+        InputError: there is no run, or the run trained a language model. A bidirectional language model over a
+            tokenizer's pieces is allowed.
     """
     config = read_config(workdir)
     is_two_way = config.model.directions_apart and config.data.units == 'tokenizer'
@@ -48,7 +48,7 @@ def encoder_run(workdir: Path) -> RunConfig:
 
 
 def parts_of(config: RunConfig) -> Parts:
-    """What the run's model has beside its encoder."""
+    """Returns the parts of the run's model besides its encoder."""
     if config.task == 'fine_tuning':
         return Parts(config.head)
     if config.task == 'text_to_text':
@@ -60,14 +60,14 @@ def parts_of(config: RunConfig) -> Parts:
 
 
 def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted | Average:
-    """What `checkpoint` asks the reader for; arguments and errors as `workdir_params`."""
+    """Returns the step or average that `checkpoint` names, for the reader; arguments and errors as `workdir_params`."""
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     has_best = bool(metric) and reader.best_step(metric, mode) is not None
     return chosen(reader, checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
 
 
 def checkpoint_words(workdir: Path, config: RunConfig, checkpoint: str = '') -> str:
-    """The step or steps that are read, in a few words; arguments and errors as `workdir_params`."""
+    """Returns the restored step or steps as a short text; arguments and errors as `workdir_params`."""
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
     if isinstance(wanted, Average):
@@ -76,10 +76,10 @@ def checkpoint_words(workdir: Path, config: RunConfig, checkpoint: str = '') -> 
 
 
 def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
-    """The thresholds that a checkpoint chose on the dev files; {} if it chose none. Arguments as `workdir_params`.
+    """Returns the thresholds that a checkpoint chose on the dev files, or {}; arguments as `workdir_params`.
 
     Raises:
-        InputError: also if a mean of checkpoints is asked for and each of them has its own thresholds.
+        InputError: as `workdir_params`, or a mean of checkpoints is requested, whose checkpoints each chose thresholds.
     """
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
@@ -94,16 +94,16 @@ def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = ''
 
 
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
-    """Nested dicts of float32 NumPy arrays; of a language model its encoder's alone.
+    """Returns the parameters as nested dicts of float32 NumPy arrays; only the encoder's for a language model.
 
     Args:
         workdir: the folder.
-        config: its config.
-        checkpoint: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best where one is known,
-            else the last.
+        config: the run's config.
+        checkpoint: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best if one is known, else
+            the last.
 
     Raises:
-        InputError: no such checkpoint, or its parameters are not those of the config.
+        InputError: the checkpoint does not exist, or its parameters do not match the config.
     """
     reader = CheckpointReader(workdir)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -121,7 +121,7 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
 
 
 def read_workdir(path: Path, checkpoint: str) -> Pretrained:
-    """The trained model of a checkpoint of a run; raises InputError as `encoder_run`."""
+    """Returns the trained model of a run's checkpoint; raises InputError as `encoder_run`."""
     config = encoder_run(path)
     is_fine_tuned = config.task == 'fine_tuning'
     file = path / TOKENIZER
@@ -149,7 +149,7 @@ def read_workdir(path: Path, checkpoint: str) -> Pretrained:
 
 
 def as_encoder(model: ModelConfig) -> ModelConfig:
-    """A language model's config without what its output layer alone reads."""
+    """Returns a language model's config without the fields that only its output layer reads."""
     return dataclasses.replace(
         model, **{name: unread for name, (_, unread) in unread_fields(model, 'fine_tuning').items()}
     )

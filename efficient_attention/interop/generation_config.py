@@ -1,4 +1,4 @@
-"""What a checkpoint's files say of generating text: the ids of its targets' ends, and the settings of a search."""
+"""Text generation settings in a checkpoint's files: start, end and forced token ids, and search settings."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_to
 
 FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
 UNSAID = ('bos_token_id', FORCED_END)
-# Keys of generation_config.json that are read, or that change no token.
+# Keys of generation_config.json that are read, or that have no effect on tokens.
 READ = {*KEYS.values(), 'bos_token_id', FORCED_FIRST, FORCED_END}
 READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_implementation', 'return_dict_in_generate'}
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
 TASKS = 'task_specific_params'
 
-# Settings of a search: transformers' names, and the fields of `Decoding`.
-STOPS = {True: 'first', False: 'early', 'never': 'exact'}  # of `early_stopping`
+# Search settings: transformers' names, and the fields of `Decoding`.
+STOPS = {True: 'first', False: 'early', 'never': 'exact'}  # by value of `early_stopping`
 WHOLE, NUMBER = 'a whole number', 'a number'
-# transformers' name -> (ours, what its value must be).
+# transformers' name -> (the field of `Decoding`, what the value must be).
 SAME = {
     'num_beams': ('beams', WHOLE),
     'length_penalty': ('alpha', NUMBER),
@@ -37,22 +37,26 @@ LENGTHS = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens')
 SAMPLING = {'temperature': NUMBER, 'top_k': WHOLE, 'top_p': NUMBER}
 UNSERVED_SAMPLING = ('min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 SERVED = {*SAME, *LENGTHS, *SAMPLING, 'early_stopping', 'do_sample'}
-NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values at which settings have no effect; NEUTRAL adds some
+NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values without effect; NEUTRAL has more
 NEUTRAL = {'num_return_sequences': 1, 'num_beam_groups': 1, 'typical_p': 1, 'guidance_scale': 1}
 NEUTRAL |= {'encoder_repetition_penalty': 1}
-# What older models have in config.json and this project does not serve.
+# Unsupported settings that older models have in config.json.
 OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
 OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
 OLD_MOST = 20  # the default `max_length` of transformers
-BEAM_DEFAULTS = {'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}  # of transformers, where a file states only beams
-DEFAULT_TOP_K = 50  # of transformers, where tokens are drawn
+BEAM_DEFAULTS = {
+    'penalty': 'length',
+    'alpha': 1.0,
+    'stop': 'early',
+}  # defaults of transformers, if a file states only beams
+DEFAULT_TOP_K = 50  # the default of transformers for sampling
 
 
 class Forced(NamedTuple):
-    """Tokens that every target has, as if their probability were 1: the first one, and the end at the most tokens.
+    """Tokens that every target has with probability 1: the first token, and the end at the token limit.
 
-    `first` is -1 where any may come first. `end_ids` are all ids that end a target; the first of them is the one
-    that may be forced; () = a target ends only with the id that ends a source.
+    `first` is -1 if any token may come first. `end_ids` are all ids that end a target; the first is the one that may be
+    forced. () = a target ends only with the id that ends a source.
     """
 
     first: int = -1
@@ -61,12 +65,12 @@ class Forced(NamedTuple):
 
 
 def generation_values(folder: Path) -> dict[str, Any]:
-    """The keys of generation_config.json; empty where there is none."""
+    """Returns the keys of generation_config.json, or {} if there is no such file."""
     return object_in(folder / GENERATION)
 
 
 def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
-    """What a released model's config.json puts before the texts of each of its tasks, as T5's does."""
+    """Returns the prefix that a released model's config.json gives each of its tasks, as in T5's."""
     tasks = extra.get(TASKS)
     if not isinstance(tasks, dict):
         return {}
@@ -75,22 +79,22 @@ def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 def task_settings(extra: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """What a released model's config.json says of one of its tasks besides the prefix; transformers 5 ignores it."""
+    """Returns a task's settings in a released model's config.json, without the prefix; transformers 5 ignores them."""
     tasks = extra.get(TASKS)
     settings = tasks.get(task) if isinstance(tasks, dict) else None
     return {key: value for key, value in settings.items() if key != 'prefix'} if isinstance(settings, dict) else {}
 
 
 def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:
-    """The ids with those that the checkpoint was trained with.
+    """Returns the ids, replaced by those stated in the checkpoint's files.
 
     Args:
-        ids: of its tokenizer.
+        ids: the tokenizer's ids.
         extra: the keys of its config.json.
-        generation: those of its generation_config.json, which count first.
+        generation: the keys of its generation_config.json, which take precedence.
 
     Raises:
-        InputError: one of them is no id of the tokenizer.
+        InputError: a stated id is not an id of the tokenizer.
     """
     found: dict[str, Any] = {}
     for field, key in KEYS.items():
@@ -99,7 +103,7 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
             continue
         if field == 'end' and isinstance(value, list) and value:
             check_end_ids(ids, value)
-            value = ids.end if ids.end in value else value[0]  # a source has the end that its tokenizer knows
+            value = ids.end if ids.end in value else value[0]  # a source ends with the tokenizer's end id
         if type(value) is not int or not 0 <= value < ids.size:
             raise InputError(
                 f'{key} is {value!r}; it must be one of the ids that the tokenizer has, 0 to {ids.size - 1}'
@@ -109,7 +113,7 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
 
 
 def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
-    """Raises InputError where one of several ends is no id of the tokenizer."""
+    """Raises InputError if one of several end ids is not an id of the tokenizer."""
     for value in values:
         if type(value) is not int or not 0 <= value < ids.size:
             raise InputError(
@@ -118,7 +122,7 @@ def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
 
 
 def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """All ids that end a target, where the files name several; else (). Arguments as of `ids_as_trained`."""
+    """Returns all ids that end a target if the files name several, else (); arguments as in `ids_as_trained`."""
     value = next((one[KEYS['end']] for one in (generation, extra) if one.get(KEYS['end']) is not None), None)
     if not isinstance(value, list) or len(value) < 2:
         return ()
@@ -127,15 +131,15 @@ def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[st
 
 
 def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> Forced:
-    """The tokens that a checkpoint's targets are made to have.
+    """Returns the tokens that are forced in a checkpoint's targets.
 
     Args:
-        ids: as it was trained, see `ids_as_trained`.
-        extra: the keys of its config.json, which count where there is no generation_config.json, as in transformers.
-        generation: the keys of that.
+        ids: the ids it was trained with, see `ids_as_trained`.
+        extra: the keys of its config.json, used only if there is no generation_config.json, as in transformers.
+        generation: the keys of its generation_config.json.
 
     Raises:
-        InputError: the first one is no id of the tokenizer, or the last one is not the end.
+        InputError: the first token is not an id of the tokenizer, or the last is not the end.
     """
     values = generation or extra
     first, end = values.get(FORCED_FIRST), values.get(FORCED_END)
@@ -152,32 +156,35 @@ def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapp
 
 
 def generation_of_run(ids: TextToTextIds, first: int) -> dict[str, Any]:
-    """The keys of a generation_config.json for targets with these ids, which all begin with `first` (-1: none)."""
+    """Returns the keys of a generation_config.json for these ids; all targets begin with `first` (-1: any)."""
     values = {key: getattr(ids, field) for field, key in KEYS.items()}
     return values | ({FORCED_FIRST: first} if first >= 0 else {})
 
 
 def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
-    """The keys of a config.json with these ids, and without those that transformers would take a default of."""
+    """Returns the keys of a config.json with these ids.
+
+    Keys of `UNSAID` without a value become null, because transformers has defaults for missing keys.
+    """
     return dict.fromkeys(UNSAID) | dict(values) | {key: getattr(ids, field) for field, key in KEYS.items()}
 
 
 class Settings(NamedTuple):
-    """What a checkpoint's files state: fields of `Decoding`, and settings of a search that are not supported."""
+    """The search settings in a checkpoint's files: fields of `Decoding`, and settings that are not supported."""
 
     options: dict[str, Any]
     unserved: dict[str, Any]
 
 
 def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> Settings:
-    """The settings of a search that a checkpoint's files state.
+    """Returns the search settings in a checkpoint's files.
 
     Args:
         generation: the keys of its generation_config.json.
-        extra: those of its config.json, which count where there is no such file, as in transformers.
+        extra: the keys of its config.json, used only if there is no generation_config.json, as in transformers.
 
     Raises:
-        InputError: a value is of another type than the setting.
+        InputError: a value has another type than its setting.
     """
     values = generation or {key: value for key, value in extra.items() if key in SERVED | OLDER}
     stated = {key: value for key, value in values.items() if value is not None and key not in READ}
@@ -207,20 +214,20 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
 
 
 def lengths(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The most and the fewest tokens. `max_length` and `min_length` count the start symbol, and ours do not."""
+    """Returns the most and fewest tokens; `max_length` and `min_length` count the start symbol, `Decoding` does not."""
     whole = {key: checked(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
     most, found = whole.get('max_new_tokens'), dict[str, Any]()
     if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
     if most is not None:
-        found |= {'max_tokens': most, 'extra': most}  # whatever the source's length is
+        found |= {'max_tokens': most, 'extra': most}  # `extra` removes the dependence on the source's length
     if {'min_length', 'min_new_tokens'} & whole.keys():
         found['min_tokens'] = max(0, whole.get('min_length', 0) - 1, whole.get('min_new_tokens', 0))
     return found
 
 
 def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """How tokens are drawn, where they are; with beams that is not served."""
+    """Returns the sampling settings, or {} without sampling; sampling with beams is not supported."""
     draws = stated.get('do_sample', False)
     if not isinstance(draws, bool):
         raise InputError(f'do_sample is {draws!r}; it must be true or false')
@@ -231,7 +238,7 @@ def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(key: str, value: Any, kind: str) -> Any:
-    """The value; raises InputError where it is of another type."""
+    """Returns the value; raises InputError if its type is wrong."""
     types: tuple[type, ...] = {WHOLE: (int,), NUMBER: (int, float)}.get(kind, (list,))
     if isinstance(value, bool) or not isinstance(value, types):
         raise InputError(f'{key} is {value!r}; it must be {kind}')

@@ -1,7 +1,7 @@
-"""How much each input of a trained model's kernels matters, for factors that lose least of what the model does.
+"""Measures the importance of each input of a trained model's kernels, for low-rank factors that lose the least.
 
-Sources: Hsu et al. 2022, arXiv 2207.00112 (gradients: an estimate of the Fisher information, summed over a row of the
-kernel); by inputs: the error of what a kernel gives over the tokens of a corpus.
+Squared gradients estimate the Fisher information, summed over each row of a kernel (Hsu et al. 2022,
+arXiv 2207.00112). With squared inputs, factors are chosen for a small error of the kernel's outputs on real tokens.
 """
 
 import dataclasses
@@ -24,20 +24,20 @@ from efficient_attention.objectives.objective import Batch, Objective, total_los
 from efficient_attention.tasks.registry import make_task
 
 WAYS = ('gradients', 'inputs')
-TOGETHER = 8  # rows of one call of the program
+TOGETHER = 8  # rows per call of the program
 
 
 def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]:
-    """For each kernel and table its inputs' weights [..., I], float32, in the places of the parameters.
+    """Returns the weights of each kernel's and table's inputs, float32 [..., I], at the parameters' paths.
 
     Args:
-        pretrained: of the workdir of a fine-tuning run, whose first training rows are read; it may be shrunk.
-        way: 'gradients' = sums of squared gradients of each row's own loss; 'inputs' = sums of squared inputs at the
-            tokens that the loss depends on, of a table how often a row is looked up.
-        rows: to read; all where there are fewer.
+        pretrained: from the workdir of a fine-tuning run, whose first training rows are read; it may be shrunk.
+        way: 'gradients' = sums of squared gradients of each row's loss; 'inputs' = sums of squared inputs at the tokens
+            that the loss depends on. For a table, 'inputs' counts how often each row is looked up.
+        rows: number of rows to read; all rows if there are fewer.
 
     Raises:
-        InputError: it is no fine-tuning run, the way is unknown, or the run's data are not there.
+        InputError: the model is not from a fine-tuning run, the way is unknown, or the run's data are missing.
     """
     config = check_has_rows(pretrained)
     if way not in WAYS:
@@ -70,16 +70,16 @@ def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]
 
 
 def check_has_rows(pretrained: Pretrained) -> RunConfig:
-    """The config of the fine-tuning run that a model is of; raises InputError where there is none."""
+    """Returns the config of a model's fine-tuning run; raises InputError if there is none."""
     config = pretrained.run
     if config is None or config.task != 'fine_tuning':
-        kind = 'no run' if config is None else f'one of {config.task}'
+        kind = 'not a run' if config is None else f'a run of {config.task}'
         raise InputError(f'--weigh reads the training rows of a fine-tuning run; --model is {kind}')
     return config
 
 
 def parts(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """The first rows, a few at a time; a batch's last part may have fewer."""
+    """Yields the first `rows` rows in batches of at most `TOGETHER`; a part never spans two batches."""
     left = rows
     for batch in batches:
         size = min(left, len(next(iter(batch.values()))))
@@ -91,9 +91,11 @@ def parts(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[
 
 
 def squares_of(graph: nnx.GraphDef, objective: Objective, params: Any, batch: Batch, *, is_squared: bool) -> Any:
-    """Sums over the rows of a batch, each with a loss of its own, of squared gradients (or of gradients as they are).
+    """Returns sums of squared gradients over the rows of a batch, each with its own loss.
 
-    Of matrices [..., I, O], summed over O; what is no kernel or table has zeros.
+    A matrix [..., I, O] gives sums [..., I] over O; an array with fewer than two axes gives 0. If `is_squared` is
+    False, the gradients are added as they are, one column of each: layers with `weighs_inputs` return input squares as
+    gradients, equal in all columns.
     """
 
     def loss_of(params: Any, row: Batch) -> jax.Array:

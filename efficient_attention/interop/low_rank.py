@@ -1,6 +1,6 @@
-"""Kernels as the product of two by their singular values, and back; the ranks that keep a share of their energy.
+"""Factors kernels into products of two matrices by singular values, at ranks that keep a share of the energy.
 
-Sources: Eckart and Young 1936: no other product of this rank is nearer to the matrix; Hsu et al. 2022, arXiv
+Sources: Eckart and Young 1936: no other product of the same rank is nearer to the matrix; Hsu et al. 2022, arXiv
 2207.00112: weights of its rows.
 """
 
@@ -25,19 +25,18 @@ def low_rank(
     ranks: tuple[str, ...] = (),
     weights: Mapping[Any, Any] | None = None,
 ) -> Pretrained:
-    """The same model with factors in the place of kernels and of the token table.
+    """Returns the model with factors in place of kernels and of the token table.
 
     Args:
         pretrained: an encoder.
-        share: of the sum of squared singular values that is kept: each kind gets the least rank that keeps so much in
-            all layers, with all numbers counted alike. Weighted sums may lie in the few rows of a table that every
-            text has, so that a product of rank 1 would keep most of them.
-        ranks: entries of `model.ranks`; None of a kind that they do not name.
-        weights: how much each input of the kernels and each row of the table matters, as `input_weights` gives them;
-            None = all alike.
+        share: share of the squared singular values to keep: each kind of matrix gets the least rank that keeps this
+            share in all layers. The sums ignore `weights`: weighted sums may lie in the few table rows that occur in
+            every text, so rank 1 would keep most of them.
+        ranks: entries of `model.ranks`; kinds that they do not name stay whole.
+        weights: importance of each kernel input and table row, from `input_weights`; None = equal.
 
     Raises:
-        InputError: no matrix has fewer numbers as a product, or the share or a rank does not serve.
+        InputError: no matrix gets smaller as a product, or the share or a rank is invalid.
     """
     check_can_factor(pretrained, share)
     model, params = pretrained.model, pretrained.params()
@@ -56,12 +55,12 @@ def low_rank(
 
 
 def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
-    """Raises InputError where a model is not taken apart, whatever the ranks, or the share does not serve."""
+    """Raises InputError if a model cannot be factored at any rank, or the share is out of range."""
     model = pretrained.model
     if model.decoder_layers:
-        raise InputError('the kernels of an encoder-decoder are not taken apart; those of encoders are')
+        raise InputError('the kernels of an encoder-decoder cannot be factored; only those of encoders can')
     if model.ranks:
-        raise InputError(f'its kernels are products already, with model.ranks {", ".join(model.ranks)}')
+        raise InputError(f'its kernels are factored already, with model.ranks {", ".join(model.ranks)}')
     check_no_codes(pretrained)
     if share is not None and not 0.0 < share < 1.0:
         raise InputError(
@@ -70,14 +69,14 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
 
 
 def whole_anyway(params: Mapping[Any, Any], model: ModelConfig) -> tuple[str, ...]:
-    """The entries of `model.ranks` at which no matrix of the kind has fewer numbers as a product: all stay whole."""
+    """Returns the entries of `model.ranks` that leave every matrix whole, because no product would be smaller."""
     shapes = {(kind, *matrix.shape) for kind, matrix in matrices(params)}
     taken_apart = {kind for kind, *sides in shapes if model.rank_of(kind, *sides)}
     return tuple(f'{kind}={rank}' for kind, rank in model.ranks_by_kind if kind not in taken_apart)
 
 
 def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:
-    """The least rank of each kind that keeps the share of the energy of each of an encoder's matrices."""
+    """Returns, per kind, the least rank that keeps the share of the energy in each of an encoder's matrices."""
     ranks: dict[str, int] = {}
     for kind, matrix in matrices(params):
         energy = np.cumsum(np.square(np.linalg.svd(matrix, compute_uv=False)))
@@ -87,7 +86,7 @@ def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:
 
 
 def matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.ndarray]]:
-    """The kernels of layers and the token table, each layer's alone, with their kinds."""
+    """Yields the kernels and the token table with their kinds; stacked layers are yielded one by one."""
     for key, node in tree.items():
         if isinstance(node, Mapping):
             yield from matrices(node, str(key))
@@ -98,7 +97,7 @@ def matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.
 
 
 def leaves(tree: Mapping[Any, Any]) -> Iterator[np.ndarray]:
-    """The arrays of nested dicts."""
+    """Yields the arrays of nested dicts."""
     for node in tree.values():
         if isinstance(node, Mapping):
             yield from leaves(node)

@@ -1,6 +1,6 @@
-"""Tensors of an encoder-decoder beside its parameters: what they tell of its output layer, and which are written.
+"""Finds an encoder-decoder's kind of output layer from its tensors, and adds tensors that other readers expect.
 
-Its config.json leaves open whether the output is the token table and whether words have a bias.
+config.json does not say whether the output projection is the token table, nor whether words have a bias.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
 
 
 def with_output(path: Path, known: Description, values: dict[str, Any]) -> Description:
-    """The description with the fields of `Family.output_fields` as the tensors have them.
+    """Returns the description with the fields of `Family.output_fields`, taken from the tensors.
 
     Args:
         path: the folder.
-        known: what its config.json means.
-        values: the keys of that.
+        known: the description from its config.json.
+        values: the keys of its config.json.
 
     Raises:
-        InputError: the tensors cannot be read, or those of the output layer are missing.
+        InputError: the tensors cannot be read, or the output layer's tensors are missing.
     """
     if not known.family.output_fields:
         if values.get(TIED) is False:
@@ -44,23 +44,26 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
         has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
         return with_fields(known, output_bias=has_bias)
     if known.model.output_scale:
-        return known  # a head that is not the table is refused with the other tensors
+        return known  # a head that differs from the table is refused later, by `read_tensors`
     if HEAD not in found and (known.ending == 'Model' or not is_tied_by(values)):
-        raise InputError(f'{path}: the head {HEAD} is missing; outputs that are not scaled have one')
+        raise InputError(f'{path}: the head {HEAD} is missing; a model with unscaled outputs needs it')
     table = copies_of(known.family)[HEAD]
     is_tied = HEAD not in found or (table in found and is_copy(folder, found[HEAD], found[table]))
     return with_fields(known, tied_output=is_tied, dense_output_bias=is_tied)
 
 
 def is_tied_by(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json ties outputs to the token table, for a T5 without a head and with unscaled outputs."""
-    if values.get('model_type') == 'mt5':  # transformers 5 writes TIED for mT5, and never scales its outputs
+    """Returns whether config.json ties the outputs of a T5 to the token table.
+
+    The question arises for a T5 file that has no head and leaves outputs unscaled.
+    """
+    if values.get('model_type') == 'mt5':  # transformers 5 writes TIED for mT5 and never scales its outputs
         return values.get(TIED) is True
     return values.get(SCALE) is not None
 
 
 def check_own_table(path: Path, known: Description) -> None:
-    """Raises InputError where a file of an encoder with untied outputs has a head in place of the token table."""
+    """Raises InputError if an encoder with untied outputs has a head but no token table."""
     table = table_name(known.family)
     found = plain_names(known.family, TensorFolder(path).shapes).get(table)
     if found is not None and not found.endswith(table):
@@ -68,22 +71,22 @@ def check_own_table(path: Path, known: Description) -> None:
 
 
 def with_fields(known: Description, **fields: bool) -> Description:
-    """The description with other fields of the model."""
+    """Returns the description with changed fields of the model."""
     changed: dict[str, Any] = dict(fields)
     return dataclasses.replace(known, model=dataclasses.replace(known.model, **changed))
 
 
 def is_copy(folder: TensorFolder, first: str, second: str) -> bool:
-    """Whether two tensors of a folder hold the same numbers."""
+    """Returns whether two tensors of a folder hold the same numbers."""
     is_alike = folder.shapes[first] == folder.shapes[second]
     return is_alike and np.array_equal(folder.read(first), folder.read(second))
 
 
 def with_repeated(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of a file, with those that readers of a family's files expect beside the parameters.
+    """Returns a file's tensors with the further tensors that readers of the family's files expect.
 
-    A T5 whose outputs are tied and not scaled gets its table as head once more: before transformers 5 such a file
-    without a head meant one that is drawn at random. Pegasus' sinusoids are in its files.
+    A T5 with tied, unscaled outputs gets its table a second time as the head. Before transformers 5, such a file
+    without a head meant a freshly initialised head. Pegasus files contain their sinusoids.
     """
     if kind in T5_KINDS and model.tied_output and not model.output_scale:
         return tensors | {HEAD: tensors['shared.weight']}

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint and our parameters: names, shapes and leftovers, checked both ways."""
+"""Converts between a checkpoint's tensors and this project's parameters; checks names and shapes in both directions."""
 
 import dataclasses
 import fnmatch
@@ -25,45 +25,45 @@ from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.pooling import Pooler
 
 LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
-OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # of normalisations in the first releases
+OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # normalisation parameters in the oldest released files
 LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
-OUTPUT_BIAS = 'decoder/head/bias'  # of an encoder-decoder; a file holds it as one row, under a name that has no end
-# What released files hold beside parameters: buffers that can be computed, poolers of models that use none.
+OUTPUT_BIAS = 'decoder/head/bias'  # of an encoder-decoder; stored as [1, n] under a name without '.bias'
+# Released files also contain these: buffers that can be computed, and poolers of models that use none.
 HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
-MOST_NAMED = 12  # tensors in a message
+MOST_NAMED = 12  # tensors listed in a message
 Flat = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A parameter of ours, `path`, and the tensors that it is made of: one for each layer, or one."""
+    """A parameter, `path`, and the tensors it consists of: one per layer, or one in all."""
 
     path: str
     names: tuple[str, ...]  # without the prefix; '.' in front = inside the base model
-    shape: tuple[int, ...]  # of each
+    shape: tuple[int, ...]  # of each tensor
     is_stacked: bool
     is_transposed: bool
-    is_row: bool = False  # a file holds it as [1, n]
+    is_row: bool = False  # stored as [1, n]
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a checkpoint has beside its encoder."""
+    """The parts of a checkpoint besides its encoder."""
 
     head: HeadConfig = HeadConfig()
     has_masked_lm: bool = False
-    has_pooler: bool = False  # of pretraining; the one below a head is the head's
+    has_pooler: bool = False  # the pretraining pooler; a head's pooler belongs to the head
     has_pair: bool = False
     has_detector: bool = False
-    has_two_ways: bool = False  # it is that of a language model of both directions
-    has_decoder: bool = False  # the encoder is that of an encoder-decoder
+    has_two_ways: bool = False  # the encoder is part of a bidirectional language model
+    has_decoder: bool = False  # the encoder is part of an encoder-decoder
 
 
 def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]:
-    """All tensors of a checkpoint.
+    """Returns all tensors of a checkpoint.
 
     Raises:
-        InputError: the family has no place for a parameter of the model; names it.
+        InputError: the family has no name for a parameter of the model; the message names the parameter.
     """
     names = names_of(family, parts) | dict(family.gated if model.feed_forward_gate else {})
     tensors = []
@@ -77,7 +77,7 @@ def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]
 
 
 def names_of(family: Family, parts: Parts) -> dict[str, str]:
-    """Their name of each module of ours that these parts may have."""
+    """Returns the Hugging Face name of each module that these parts may have."""
     if parts.has_decoder:
         return dict(family.encoder) | dict(family.decoder)
     kind = parts.head.kind
@@ -98,7 +98,7 @@ def names_of(family: Family, parts: Parts) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=8)
 def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
-    """Nested dicts of the shapes of our parameters."""
+    """Returns the shapes of this project's parameters as nested dicts."""
 
     def make() -> dict[str, Any]:
         rngs = nnx.Rngs(0)
@@ -145,17 +145,17 @@ def _tensor(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) ->
 
 
 def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder) -> dict[str, Any]:
-    """Nested dicts of our parameters, float32.
+    """Returns this project's parameters as nested dicts of float32 arrays.
 
     Raises:
-        InputError: a tensor is missing, left over or of another shape; lists them all by name.
+        InputError: a tensor is missing, unexpected or of another shape; the message lists them all.
     """
     tensors = list(tensors)
     found = plain_names(family, folder.shapes)
     faults = faults_of(family, tensors, found, folder)
     lines = [f'{kind}: {listed(names)}' for kind, names in faults.items() if names]
     if lines:
-        raise InputError(f'{folder.folder}: its tensors are not those of its config.json; {"; ".join(lines)}')
+        raise InputError(f'{folder.folder}: its tensors do not match its config.json; {"; ".join(lines)}')
     arrays = {}
     for tensor in tensors:
         rows = [folder.read(found[name.lstrip('.')]) for name in tensor.names]
@@ -167,7 +167,7 @@ def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder
 def faults_of(
     family: Family, tensors: list[Tensor], found: Mapping[str, str], folder: TensorFolder
 ) -> dict[str, list[str]]:
-    """The names of tensors that are missing, of another shape, and unexpected."""
+    """Returns the names of tensors that are missing, of another shape, and unexpected."""
     wanted = {name.lstrip('.'): tensor.shape for tensor in tensors for name in tensor.names}
     shapes = {name: folder.shapes[tensor] for name, tensor in found.items()}
     others = [name for name, shape in wanted.items() if name in found and shapes[name] != shape]
@@ -181,10 +181,10 @@ def faults_of(
 
 
 def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[str, Any], *, is_bare: bool) -> Flat:
-    """The tensors of our parameters by their names in a file; `is_bare`: of a base model, whose names have no prefix.
+    """Returns the tensors of `params` by their names in a file; `is_bare` = a base model, whose names have no prefix.
 
     Raises:
-        InputError: parameters are missing, of another shape, or have no name there; lists them.
+        InputError: parameters are missing, of another shape, or have no name in the file; the message lists them.
     """
     arrays, written = flatten_dict(params, sep='/'), {}
     faults = []
@@ -205,14 +205,14 @@ def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[s
 
 
 def written_name(family: Family, name: str, *, is_bare: bool) -> str:
-    """A tensor's name in a file, from that without prefix."""
+    """Returns a tensor's name in a file, from its name without prefix."""
     if not name.startswith('.'):
         return name
     return name.lstrip('.') if is_bare else f'{family.prefix}{name}'
 
 
 def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
-    """From each tensor's name without prefix and in today's words to its name in the file."""
+    """Returns a dict from each tensor's name without prefix, in current wording, to its name in the file."""
     plain: dict[str, str] = {}
     for name in names:
         short = name.removeprefix(f'{family.prefix}.')
@@ -221,22 +221,22 @@ def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
         if short in plain:
             raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
         plain[short] = name
-    for copy, original in copies_of(family).items():  # a file may keep a shared tensor under any one of its names
+    for copy, original in copies_of(family).items():  # a file may store a shared tensor under any one of its names
         if copy in plain and original not in plain:
             plain[original] = plain.pop(copy)
     return plain
 
 
 def is_harmless(name: str, more: tuple[str, ...] = ()) -> bool:
-    """Whether a tensor that no parameter needs may be there all the same; `more` patterns are a family's."""
+    """Returns whether a file may contain this tensor although no parameter uses it; `more` are a family's patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*HARMLESS, *more))
 
 
 def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder: TensorFolder) -> set[str]:
-    """The copies of the token table and of the output's bias among `left`, that some files hold beside them.
+    """Returns the tensors of `left` that are copies of the token table or of the output bias.
 
     Raises:
-        InputError: a copy differs from what it should be a copy of.
+        InputError: a copy differs from its original.
     """
     tied = set()
     for copy, original in copies_of(family).items():
@@ -248,7 +248,7 @@ def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder:
 
 
 def copies_of(family: Family) -> dict[str, str]:
-    """From the names of copies that a file may hold to those of their originals."""
+    """Returns a dict from the names of copies that a file may contain to the names of their originals."""
     table = table_name(family)
     if family.decoder:
         return dict.fromkeys(family.copies, table)
@@ -257,19 +257,19 @@ def copies_of(family: Family) -> dict[str, str]:
 
 
 def table_name(family: Family) -> str:
-    """The name of the token table, without prefix."""
+    """Returns the name of the token table, without prefix."""
     names = {**family.encoder, **family.decoder}
     return (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
 
 
 def has_all(family: Family, names: Names, found: Mapping[str, str]) -> bool:
-    """Whether a file has the weight of each of these modules, whose heads are then read."""
+    """Returns whether a file has the weight of every module in `names`, so that the head can be read."""
     stem = family.masked_lm.get('masked_lm')
     modules = [name.lstrip('.') for name in names.values() if name and name != stem]
     return bool(modules) and all(f'{name}.weight' in found for name in modules)
 
 
 def listed(names: list[str]) -> str:
-    """The names with commas; the rest of a long list as a number."""
+    """Returns the names joined with commas; names past the first `MOST_NAMED` are only counted."""
     more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
     return ', '.join(names[:MOST_NAMED]) + more

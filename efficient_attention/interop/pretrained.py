@@ -1,4 +1,4 @@
-"""Opens a trained model: a Hugging Face folder, one of a small model, or a workdir."""
+"""Opens a trained model: a Hugging Face folder, a compact export, or a workdir."""
 
 from pathlib import Path
 
@@ -8,17 +8,18 @@ from efficient_attention.interop.trained_model import Pretrained as Pretrained
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
-    """The checkpoint of a Hugging Face folder or of a workdir; compares a folder that has a seal with it.
+    """Returns the trained model of a folder or workdir; verifies the folder's checksums if it has any.
 
     Args:
         path: the folder.
-        checkpoint: of a workdir: 'last', 'best', a step or 'average-5'; '' = best where its config names a metric.
+        checkpoint: a workdir's checkpoint: 'last', 'best', a step or 'average-5'; '' = the best if its config names a
+            metric, else the last.
 
     Raises:
-        InputError: the folder has no config.json, or one that we do not follow, or no safetensors, or differs from its
-            seal; `params` raises it where tensors are missing, left over or wrong-sized.
+        InputError: the folder lacks a readable config.json or safetensors, or differs from its checksums. `params`
+            raises InputError if tensors are missing, unexpected or of another shape.
     """
-    # Here and not at the top of the file: a run that starts from no checkpoint loads none of the readers.
+    # Imported here, so that a run that starts from no checkpoint loads none of these readers.
     from efficient_attention.interop.config_in import read_values
     from efficient_attention.interop.export_seal import check_export
     from efficient_attention.interop.folder_in import read_folder
@@ -39,7 +40,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
 
 
 def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
-    """As `open_pretrained`, of what has no decoder; raises InputError for an encoder-decoder too."""
+    """Returns the trained model as `open_pretrained`; raises InputError for an encoder-decoder too."""
     pretrained = open_pretrained(path, checkpoint)
     check_encoder(path, pretrained)
     return pretrained
@@ -48,13 +49,13 @@ def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
 def check_encoder(path: Path, pretrained: Pretrained) -> None:
     """Raises InputError for an encoder-decoder; `path` is for the message."""
     if pretrained.problem == TEXT_TO_TEXT:
-        raise InputError(f'{path} holds an encoder-decoder, and an encoder alone is needed')
+        raise InputError(f'{path} holds an encoder-decoder; a model with only an encoder is needed')
 
 
 def check_no_codes(pretrained: Pretrained) -> None:
-    """Raises InputError where a model's numbers are codes, which another form of it would undo."""
+    """Raises InputError if a model holds int8 codes, which the caller's conversion would undo."""
     if pretrained.codes is not None and pretrained.model.quantization != 'none':
         raise InputError(
-            f'it holds codes already, with model.quantization {pretrained.model.quantization!r}; take the model that '
-            'it was made of'
+            f'the model holds int8 codes already, with model.quantization {pretrained.model.quantization!r}; use the '
+            'model that it was made from'
         )

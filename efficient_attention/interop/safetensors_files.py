@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint's folder: one safetensors file or its shards, read one by one, and written.
+"""Reads and writes the tensors of a checkpoint's folder: one safetensors file, or shards.
 
-Nothing here, or anywhere in this package, loads a pickle: it may run code when it is opened.
+No code of this package loads a pickle, because opening one may run code.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
 OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
-BYTES = 4  # of a number as it is read
+BYTES = 4  # per number after reading, float32
 INTEGERS = ('I8', 'U8')
-WEIGHT, SCALE = '.weight', '_scale'  # how the names of a layer's integers, and of their scales, end
+WEIGHT, SCALE = '.weight', '_scale'  # endings of the names of a layer's integers and of their scales
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
 HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
 
 
 class TensorFolder:
-    """The tensors of a folder by name, with their shapes; `read` gives the numbers.
+    """A folder's tensors by name, with their shapes; `read` loads the numbers.
 
     Raises:
-        InputError: the folder has no safetensors, or they are damaged or incomplete; names the file.
+        InputError: the folder has no safetensors, or they are damaged or incomplete; the message names the file.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        listed = {} if (folder / SINGLE).is_file() else shards_of(folder)  # as transformers chooses
+        listed = {} if (folder / SINGLE).is_file() else shards_of(folder)  # the same choice as in transformers
         for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
             with opened(path) as file:
-                for name in file.keys():  # noqa: SIM118  no mapping
+                for name in file.keys():  # noqa: SIM118  not a mapping
                     self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
-        # What the integers of a layer stand for (interop/compressed_tensors.py); they are part of its `weight`.
+        # A scale is part of its layer's `weight`, not a tensor by itself (interop/compressed_tensors.py).
         self.scales = {
             name for name in self.shapes if name.endswith(WEIGHT + SCALE) and name[: -len(SCALE)] in self.shapes
         }
@@ -60,10 +60,10 @@ class TensorFolder:
         check_host_fits(sum(map(math.prod, self.shapes.values())) * BYTES, f'{folder}: its tensors')
 
     def read(self, name: str) -> np.ndarray:
-        """float32, whatever the file holds; of integers with scales what they stand for.
+        """Returns a tensor as float32, whatever the file holds; integers are multiplied by their scales.
 
         Raises:
-            InputError: the tensor holds no floating-point numbers, or some that are not finite.
+            InputError: the tensor has another type than floating point, or numbers that are not finite.
         """
         path = self.files[name]
         if name + SCALE in self.scales:
@@ -80,10 +80,10 @@ class TensorFolder:
         return tensor
 
     def read_codes(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """int8 [out, in] of a layer, and float32 [out, 1] that they are multiplied by.
+        """Returns a layer's codes, int8 [out, in], and their scales, float32 [out, 1].
 
         Raises:
-            InputError: the tensor holds other numbers, or has no scale that fits.
+            InputError: the tensor has another type, or has no scale that fits.
         """
         path = self.files[name]
         if name + SCALE not in self.scales:
@@ -98,10 +98,10 @@ class TensorFolder:
         return codes, scale
 
     def read_stored(self, name: str) -> np.ndarray:
-        """The numbers as the file holds them: float32, or int8 and uint8 of a small model.
+        """Returns a tensor of a compact export as stored: float32, int8 or uint8.
 
         Raises:
-            InputError: the tensor holds others, or some that are not finite.
+            InputError: the tensor has another type, or numbers that are not finite.
         """
         path = self.files[name]
         with opened(path) as file:
@@ -112,7 +112,7 @@ class TensorFolder:
 
 
 def shards_of(folder: Path) -> dict[str, Path]:
-    """The file of each tensor by the index of shards; empty where there is no index."""
+    """Returns the file of each tensor by the index of shards, or {} if there is no index."""
     path = folder / INDEX
     if not path.is_file():
         return {}
@@ -122,26 +122,26 @@ def shards_of(folder: Path) -> dict[str, Path]:
         raise InputError(f'{path}: no index of shards ({one_line(error)})') from None
     names = index.get('weight_map') if isinstance(index, dict) else None
     if not isinstance(names, dict) or not all(type(file) is str and Path(file).name == file for file in names.values()):
-        raise InputError(f'{path}: no index of shards: weight_map must give each tensor the name of a file beside it')
+        raise InputError(f'{path}: no index of shards: weight_map must give each tensor the name of a file next to it')
     for file in sorted(set(names.values())):
-        if not os.path.isfile(folder / file):  # Path.is_file raises where a name is too long
+        if not os.path.isfile(folder / file):  # Path.is_file raises if a name is too long
             raise InputError(f'{folder}: the shard {file} is missing')
     return {name: folder / file for name, file in names.items()}
 
 
 def check_tensor_files(folder: Path) -> None:
-    """Raises InputError unless the folder has safetensors; reads none of them.
+    """Raises InputError unless the folder has safetensors; loads no tensor.
 
-    Warns of an index of shards beside a single file, which is read in its place.
+    Logs a warning if an index of shards is ignored because a single file is there.
     """
     if (folder / SINGLE).is_file() and (folder / INDEX).is_file():
-        LOG.warning('%s: %s is read, and %s beside it is not', folder, SINGLE, INDEX)
+        LOG.warning('%s: %s is read, and %s is ignored', folder, SINGLE, INDEX)
     elif not shards_of(folder):
         single_file(folder)
 
 
 def single_file(folder: Path) -> Path:
-    """The one file of a folder without shards; raises InputError where it is missing, with what to do about it."""
+    """Returns the single file of a folder without shards; raises InputError with advice if it is missing."""
     path = folder / SINGLE
     if path.is_file():
         return path
@@ -155,7 +155,7 @@ def single_file(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """An open safetensors file; turns what reading it raises into one line."""
+    """Opens a safetensors file; turns reading errors into one-line InputErrors."""
     try:
         with safe_open(path, framework='np') as file:
             yield file
@@ -166,14 +166,14 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], *, is_stored: bool = False) -> None:
-    """Writes the tensors as one file; `format: pt` is what transformers looks for in it; raises OSError.
+    """Writes the tensors as one file, with the `format: pt` that transformers expects; raises OSError.
 
-    They are float32 there, or with `is_stored` of the dtypes that they have.
+    They are stored as float32, or with `is_stored` in their own dtypes.
     """
     dtypes = {name: tensor.dtype if is_stored else np.float32 for name, tensor in tensors.items()}
     whole = {name: np.ascontiguousarray(tensor, dtypes[name]) for name, tensor in sorted(tensors.items())}
     path = folder / SINGLE
-    path.touch()  # with the mode that the user's other files get; the library alone would hide it from other users
+    path.touch()  # with the user's default mode; save_file would make it unreadable for others
     mode = path.stat().st_mode
     try:
         save_file(whole, path, metadata={'format': 'pt'})

@@ -1,4 +1,4 @@
-"""Writes the folder of a small model, and makes a model compute with 8-bit integers."""
+"""Writes compact exports, and converts a model to 8-bit integer arithmetic."""
 
 import dataclasses
 from pathlib import Path
@@ -20,26 +20,26 @@ from efficient_attention.whole_files import whole_folder
 
 
 def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = ()) -> Pretrained:
-    """The same model, whose layers round their operands.
+    """Returns the model with layers that round their operands to 8 bits.
 
     Args:
-        pretrained: an encoder; one that was trained with rounding keeps what it rounds.
+        pretrained: an encoder. One that was trained with rounding can only keep its settings.
         mode: 'int8' or 'int8_weights', see `ModelConfig`.
-        float_layers: regexes in the paths of layers that stay float; () = those of the model.
+        float_layers: regexes for the paths of layers that stay float; () = the model's.
 
     Raises:
-        InputError: it is an encoder-decoder, it rounds otherwise already, or a regex does not serve.
+        InputError: the model is an encoder-decoder, it already rounds otherwise, or a regex is invalid or unused.
     """
     if pretrained.problem == TEXT_TO_TEXT:
-        raise InputError('an encoder-decoder is not quantized; encoders are')
+        raise InputError('an encoder-decoder cannot be quantized; only encoders can')
     own = pretrained.model.quantization, pretrained.model.float_layers
     if own[0] != 'none':
         if (mode, float_layers or own[1]) == own:
             return pretrained
-        how = 'was trained with' if pretrained.codes is None else 'holds codes already, with'
-        advice = 'round it likewise' if pretrained.codes is None else 'round the model that it was made of'
+        how = 'the model was trained with' if pretrained.codes is None else 'the model holds int8 codes already, with'
+        advice = 'use the same options' if pretrained.codes is None else 'quantize the model that it was made from'
         raise InputError(
-            f'it {how} model.quantization {own[0]!r} and model.float_layers {", ".join(own[1]) or "()"}; {advice}'
+            f'{how} model.quantization {own[0]!r} and model.float_layers {", ".join(own[1]) or "()"}; {advice}'
         )
     model = dataclasses.replace(pretrained.model, quantization=mode, float_layers=float_layers)
     check_float_layers(float_layers, rounded_paths(dataclasses.replace(model, float_layers=()), pretrained.head))
@@ -48,18 +48,18 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
 
 
 def save_small(folder: Path, pretrained: Pretrained) -> None:
-    """Writes a model in the fewest bytes that this project reads; the folder appears when all is written.
+    """Writes a compact export: the fewest bytes that this project reads; the folder appears once all is written.
 
     Args:
-        folder: must be missing or empty.
-        pretrained: an encoder with the heads that it has; where it is quantized, kernels and tables become int8.
+        folder: the output folder; it must be missing or empty.
+        pretrained: an encoder with its heads; if it is quantized, kernels and tables are stored as int8.
 
     Raises:
-        InputError: it is an encoder-decoder, or there is something in the folder.
+        InputError: the model is an encoder-decoder, or the folder is not empty.
         RunError: the disk is full.
     """
     if pretrained.problem == TEXT_TO_TEXT:
-        raise InputError('an encoder-decoder has no small form; encoders have')
+        raise InputError('an encoder-decoder has no compact export; only encoders have')
     model, head = pretrained.model, pretrained.head
     stored = packed(codes_of(pretrained))
     values = {

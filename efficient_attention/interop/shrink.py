@@ -1,6 +1,6 @@
-"""A model without the heads and feed-forward units that are masked: each layer with its own numbers of them.
+"""Removes masked heads and feed-forward units from a model, so that layers may differ in size.
 
-What a masked unit or head still gives is the same for every token, and goes into the bias of the sub-layer.
+A masked head or unit may still give a constant, the same for every token. The constant goes into the sub-layer's bias.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from efficient_attention.interop.uneven_layers import joined, with_stack
 from efficient_attention.models.uneven import stretches
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
-SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # mechanisms whose weights of a query that has keys sum to 1
+SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # mechanisms whose weights per query sum to 1, if it has any key
 Layer = dict[str, Any]
 
 
 class Kept(NamedTuple):
-    """A layer without what is masked, and how many heads and units are left."""
+    """A layer without its masked parts, and the numbers of remaining heads and units."""
 
     layer: Layer
     heads: int
@@ -33,17 +33,17 @@ class Kept(NamedTuple):
 
 
 def shrink(pretrained: Pretrained) -> Pretrained:
-    """The same model without its masked heads and units.
+    """Returns the model without its masked heads and units.
 
-    A head is masked where no output weight is left of it, or no weight of its values; a unit likewise. Blocks and
-    single weights between others stay, as zeros.
+    A head is masked if all its output weights or all its value weights are zero; a unit likewise. Smaller masked blocks
+    and single masked weights stay, as zeros.
 
     Raises:
-        InputError: nothing of a whole head or unit is masked, or the layers are not such that heads can be removed.
+        InputError: no whole head or unit is masked, or heads cannot be removed from these layers.
     """
     model = pretrained.model
     if model.is_uneven:
-        raise InputError('a model is shrunk once; its layers have heads and units of their own already')
+        raise InputError('the model is shrunk already; its layers differ in heads or units')
     check_can_shrink(model)
     check_no_codes(pretrained)
     params = pretrained.params()
@@ -65,19 +65,19 @@ def shrink(pretrained: Pretrained) -> Pretrained:
 
 
 def parameter_count(params: Any) -> int:
-    """The number of numbers in a tree of parameters."""
+    """Returns the number of parameters in a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def zero_count(params: Any) -> int:
-    """How many of them are 0."""
+    """Returns the number of parameters that are 0."""
     return sum(leaf.size - np.count_nonzero(leaf) for leaf in jax.tree.leaves(params))
 
 
 def check_can_shrink(model: ModelConfig) -> None:
-    """Raises InputError where kernels are taken apart, shared layers are several, or layers are of another kind."""
+    """Raises InputError if kernels are factored, or heads and units cannot be removed from the model's layers."""
     if model.ranks:
-        raise InputError('heads and units cannot be removed from kernels in factors; shrink first, then make factors')
+        raise InputError('heads and units cannot be removed from factored kernels; shrink first, then factor')
     if model.sharing == 'all' and len(set(model.layer_numbers)) > 1:
         raise InputError(
             'heads and units cannot be removed from several shared layers (model.layer_groups, model.inner_layers)'
@@ -89,10 +89,10 @@ def check_can_shrink(model: ModelConfig) -> None:
 
 
 def with_own_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...]) -> ModelConfig:
-    """The model with these numbers in its layers; those that are all as before stay one number for all.
+    """Returns the model with these numbers of heads and units per layer; unchanged numbers stay one number for all.
 
     Raises:
-        InputError: heads have parts beside the kernels, or layers are not those of one plain stack.
+        InputError: heads have parameters besides the kernels, or the layers are not one plain stack.
     """
     own_heads = heads if min(heads) < model.heads else ()
     own_units = units if model.feed_forward and min(units) < model.feed_forward_width else ()
@@ -103,7 +103,7 @@ def with_own_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int,
 
 
 def shrunk_layer(model: ModelConfig, layer: Layer) -> Kept:
-    """One layer without what is masked in it."""
+    """Returns one layer without its masked heads and units."""
     attention, heads = shrunk_attention(model, layer['attention'])
     found = layer | {'attention': attention}
     if not model.feed_forward:
@@ -113,7 +113,7 @@ def shrunk_layer(model: ModelConfig, layer: Layer) -> Kept:
 
 
 def shrunk_attention(model: ModelConfig, attention: Layer) -> tuple[Layer, int]:
-    """The attention without masked heads, and the number that is left."""
+    """Returns the attention without masked heads, and the number of remaining heads."""
     out_HKD = attention['out']['kernel'].reshape(model.heads, model.head_width, -1)
     value_DHK = attention['value']['kernel'].reshape(-1, model.heads, model.head_width)
     has_no_output = ~np.any(out_HKD, axis=(1, 2))
@@ -128,7 +128,7 @@ def shrunk_attention(model: ModelConfig, attention: Layer) -> tuple[Layer, int]:
 
 
 def shrunk_feed_forward(model: ModelConfig, feed_forward: Layer) -> tuple[Layer, int]:
-    """The feed-forward sub-layer without masked units, and the number that is left."""
+    """Returns the feed-forward sub-layer without masked units, and the number of remaining units."""
     down_FD, up_DF = feed_forward['down']['kernel'], feed_forward['up']['kernel']
     has_no_output, is_constant = ~np.any(down_FD, axis=1), ~np.any(up_DF, axis=0)
     given_F = bias_of(feed_forward['up'])
@@ -145,17 +145,17 @@ def shrunk_feed_forward(model: ModelConfig, feed_forward: Layer) -> tuple[Layer,
 
 
 def bias_of(dense: Layer) -> np.ndarray:
-    """The bias of a dense layer; zeros where it has none."""
+    """Returns the bias of a dense layer, or zeros if it has none."""
     return dense.get('bias', np.zeros(dense['kernel'].shape[-1], np.float32))
 
 
 def activated(model: ModelConfig, x_F: np.ndarray) -> np.ndarray:
-    """The model's activation of these numbers."""
+    """Returns the model's activation function applied to an array."""
     return np.asarray(ACTIVATION_FUNCTIONS[model.activation](jnp.asarray(x_F)))
 
 
 def without(sub: Layer, is_kept: np.ndarray, last: str, added_D: np.ndarray) -> Layer:
-    """A sub-layer's kernels with the columns, of the last one rows, that are kept; a bias alone where none is."""
+    """Returns a sub-layer with only the kept columns, or rows of its `last` kernel; only a bias if none is kept."""
     bias_D = sub[last].get('bias', np.zeros_like(added_D)) + added_D
     if not is_kept.any():
         return {'bias': bias_D}

@@ -1,7 +1,7 @@
-"""The folder of a small model, in this project's own form: what shrunk, masked and quantized models are on disk.
+"""Reads compact exports: this project's folder format for shrunk, masked and quantized models.
 
-`config.json` has the configs as they are, `model.safetensors` the parameters under their paths, in the fewest bytes
-that say the same (interop/codes.py). transformers does not read it; `save_pretrained` writes what it reads.
+`config.json` has the configs as they are. `model.safetensors` has the parameters by path, in the fewest equivalent
+bytes (interop/codes.py). transformers cannot read this format; `save_pretrained` writes one that it can.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from efficient_attention.models.sharding import path_name
 
 MODEL_TYPE = 'efficient_attention'
 VERSION = 1
-# What a folder says of a model beside its two configs: key, type
+# Keys of a compact export's config.json besides the two configs, and their types.
 DESCRIBED = {
     'labels': list,
     'problem': str,
@@ -37,16 +37,16 @@ SHAPES = 'sparse_shapes'
 
 
 def is_small(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of such a folder."""
+    """Returns whether a config.json belongs to a compact export."""
     return values.get('model_type') == MODEL_TYPE
 
 
 def read_small_folder(path: Path, values: Mapping[str, Any]) -> Pretrained:
-    """The trained model that such a folder holds.
+    """Returns the trained model in a compact export.
 
     Raises:
-        InputError: its config.json is of another version or damaged; `params` and `codes` raise it where tensors do
-            not fit.
+        InputError: its config.json is of another version or damaged. `params` and `codes` raise InputError if tensors
+            do not fit.
     """
     where = f'{path / "config.json"}: '
     if values.get('version') != VERSION:
@@ -80,7 +80,7 @@ def read_small_folder(path: Path, values: Mapping[str, Any]) -> Pretrained:
 
 
 def stored(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
-    """The parameters of a folder by path, as codes where they are; raises InputError where they do not fit."""
+    """Returns a folder's parameters by path, as stored, with int8 codes; raises InputError if they do not fit."""
     folder = TensorFolder(path)
     try:
         found = unpacked(Packed({name: folder.read_stored(name) for name in folder.shapes}, dict(shapes)))
@@ -92,12 +92,12 @@ def stored(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head
 
 
 def floats_of(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
-    """The parameters of a folder by path, float32; raises InputError where they are not those of its configs."""
+    """Returns a folder's parameters by path, float32; raises InputError if they do not match its configs."""
     return decoded(stored(path, shapes, model, head))
 
 
 def parts_of_names(names: frozenset[str], head: HeadConfig) -> Parts:
-    """What an encoder's model has beside it, by the names of its groups of parameters."""
+    """Returns the parts of an encoder model besides the encoder, by the names of its groups of parameters."""
     if head.kind != 'none':
         return Parts(head)
     return Parts(
@@ -109,7 +109,7 @@ def parts_of_names(names: frozenset[str], head: HeadConfig) -> Parts:
 
 
 def check_shapes(found: Flat, model: ModelConfig, head: HeadConfig) -> None:
-    """Raises InputError where parameters are not those of these configs; names them."""
+    """Raises InputError if parameters do not match the configs; the message names them."""
     parts = parts_of_names(frozenset(path.split('/')[0] for path in found), head)
     leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, parts))
     needed = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
@@ -118,4 +118,4 @@ def check_shapes(found: Flat, model: ModelConfig, head: HeadConfig) -> None:
     both = [name for name in needed if name in found and found[name].shape != needed[name]]
     faults += [f'{name} has the shape {found[name].shape}, not {needed[name]}' for name in both]
     if faults:
-        raise InputError(f'its tensors are not those of its config.json: {listed(faults)}')
+        raise InputError(f'its tensors do not match its config.json: {listed(faults)}')

@@ -1,4 +1,4 @@
-"""The ids that an encoder-decoder was trained with: how its targets begin and end, and which tokens are forced."""
+"""Token ids of an encoder-decoder's targets: the start, end and forced tokens that it was trained with."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from efficient_attention.interop.generation_config import Forced, forced_tokens,
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.tokenizer_files import check_numbered, vocabulary_of_pieces
 
-BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
+BEGIN = {'bart': '<s>'}  # first piece of every text, by family of released models
 
 
 def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
-    """The ids that an encoder-decoder was trained with; raises InputError where the tokenizer does not fit it.
+    """Returns the ids that an encoder-decoder was trained with; raises InputError if the tokenizer does not fit.
 
-    The tokenizer is that of both sides, or of either where there are two.
+    `tokenizer` is the tokenizer of both sides, or one of two.
     """
     check_numbered(pretrained.family, tokenizer)
     loaded = vocabulary_of_pieces(tokenizer, lowercase=pretrained.lowercase)
@@ -30,9 +30,9 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
 
 
 def begin_of(pretrained: Pretrained, tokenizer: Tokenizer) -> str:
-    """The piece before every text of an encoder-decoder; '' = none.
+    """Returns the piece that begins every text of an encoder-decoder; '' = none.
 
-    A run and its export say it; a released BART has what all of them have.
+    A run and its export state the piece. A released BART has the piece of its family.
     """
     if pretrained.pairs:
         return pretrained.pairs.get('begin', '')
@@ -41,7 +41,7 @@ def begin_of(pretrained: Pretrained, tokenizer: Tokenizer) -> str:
 
 
 def forced_of(pretrained: Pretrained, tokenizer: Path) -> Forced:
-    """The tokens that every target of an encoder-decoder has; raises InputError where a file says another end."""
+    """Returns the forced tokens of an encoder-decoder's targets; raises InputError if a file states another end."""
     ids = trained_ids(pretrained, tokenizer)
     if pretrained.run is None:
         return forced_tokens(ids, pretrained.extra, pretrained.generation)
@@ -51,14 +51,14 @@ def forced_of(pretrained: Pretrained, tokenizer: Path) -> Forced:
 
 
 def generation_of(pretrained: Pretrained, tokenizer: Path) -> dict[str, Any]:
-    """The keys of generation_config.json of a run; empty without one."""
+    """Returns the keys of a run's generation_config.json; {} without a run."""
     if pretrained.run is None:
         return {}
     return generation_of_run(trained_ids(pretrained, tokenizer), forced_of(pretrained, tokenizer).first)
 
 
 def as_trained(pretrained: Pretrained, tokenizer: Path | None) -> str:
-    """A tokenizer.json that gives a text the ids that a run from text to text trained on; '' without such a run."""
+    """Returns a tokenizer.json that gives texts the ids of a text-to-text run's training; '' without such a run."""
     if pretrained.problem != TEXT_TO_TEXT or pretrained.run is None or tokenizer is None:
         return ''
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)

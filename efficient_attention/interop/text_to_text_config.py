@@ -1,4 +1,4 @@
-"""The keys of config.json that encoder-decoders alone have, read as fields of our model and written."""
+"""Reads and writes the config.json keys that only encoder-decoders have, as fields of `ModelConfig`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ SCALE, TIED = 'scale_decoder_outputs', 'tie_word_embeddings'
 POSITIONS = 'max_position_embeddings'
 T5_KINDS = ('t5', 'mt5')
 PROJECTION = 'feed_forward_proj'
-BART_ROWS = 2  # of the position table in front of that of position 0
+BART_ROWS = 2  # rows of the position table before position 0
 THEIR_PROJECTIONS = {ours: theirs for theirs, ours in reversed(PROJECTIONS.items())}
 
 
 def check_followed(values: Values, kind: str) -> None:
-    """Raises InputError for a setting of an encoder-decoder that we do not follow."""
+    """Raises InputError for an unsupported setting of an encoder-decoder."""
     for key, inert in TEXT_TO_TEXT_INERT.items():
         is_followed = key == TIED and kind in T5_KINDS
         if key in values and values[key] not in inert and not is_followed:
@@ -28,7 +28,7 @@ def check_followed(values: Values, kind: str) -> None:
 
 
 def completed(values: Values, kind: str) -> Values:
-    """The keys, and those that a T5 may leave out: as many decoder layers as encoder layers, and mT5's gates."""
+    """Returns the keys with the defaults that a T5 may leave out: equally many decoder layers, and mT5's gates."""
     if kind == 'mt5':
         values = {PROJECTION: 'gated-gelu', **values}
     if kind in T5_KINDS and values.get('num_decoder_layers') is None and 'num_layers' in values:
@@ -37,19 +37,19 @@ def completed(values: Values, kind: str) -> Values:
 
 
 def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the model that follow from several keys, or from one and the family.
+    """Returns the model fields that follow from several keys, or from a key and the family.
 
     Args:
         values: the keys.
         kind: the family.
-        fields: those that follow from one key each.
+        fields: the fields that follow from one key each.
     """
     if kind == 'bart':
         return {'max_length': fields['max_length'] + BART_ROWS}
     if kind not in T5_KINDS:
         return {}
     rates = dict.fromkeys(('attention_dropout_rate', 'feed_forward_dropout_rate'), fields['dropout_rate'])
-    scaled = kind == 't5' and is_scaled(values)  # transformers scales no mT5, whatever its keys say
+    scaled = kind == 't5' and is_scaled(values)  # transformers never scales an mT5, whatever its keys say
     return rates | {
         'feed_forward_gate': projection_of(values)[1],
         'output_scale': scaled,
@@ -59,7 +59,7 @@ def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) ->
 
 
 def projection_of(values: Values) -> tuple[str, bool]:
-    """Our name of the activation of a T5, and whether its layers have gates."""
+    """Returns this project's name of a T5's activation, and whether its layers have gates."""
     name = values.get(PROJECTION, 'relu')
     if not isinstance(name, str) or name not in PROJECTIONS:
         raise InputError(f'{PROJECTION} is {name!r}; read here: {", ".join(PROJECTIONS)}')
@@ -67,9 +67,9 @@ def projection_of(values: Values) -> tuple[str, bool]:
 
 
 def is_scaled(values: Values) -> bool:
-    """Whether a T5 multiplies what its output reads by 1 / sqrt(width).
+    """Returns whether a T5 multiplies the input of its output projection by 1 / sqrt(width).
 
-    Transformers 5 keeps it under a key; before, outputs that were not tied were not scaled.
+    transformers 5 has a key for it; in earlier versions, only tied outputs are scaled.
     """
     key = SCALE if values.get(SCALE) is not None else TIED
     value = values.get(key, True)
@@ -79,10 +79,10 @@ def is_scaled(values: Values) -> bool:
 
 
 def text_to_text_values(kind: str, model: ModelConfig) -> dict[str, Any]:
-    """The keys of an encoder-decoder that stand for no field alone."""
+    """Returns the keys of an encoder-decoder that do not follow from a single field."""
     if kind in T5_KINDS:
         projection = THEIR_PROJECTIONS[model.activation, model.feed_forward_gate]
-        # Before transformers 5 the second key alone decided it.
+        # Before transformers 5, only the second key decided the scaling.
         output = ({SCALE: model.output_scale} if kind == 't5' else {}) | {TIED: model.output_scale}
         return {'is_encoder_decoder': True, PROJECTION: projection} | output
     sizes = {'decoder_attention_heads': model.heads, 'decoder_ffn_dim': model.feed_forward_width}

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint's folder: which file it is, how it travels, and whether its ids are those of a run."""
+"""Tokenizer files of checkpoint folders: finds and copies them, and compares their ids with a run's."""
 
 import itertools
 import json
@@ -18,16 +18,19 @@ from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabul
 from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.errors import InputError
 
-MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a SentencePiece model
+MAIN = ('tokenizer.json', 'vocab.txt')  # the first that exists, else a SentencePiece model
 CARRIED = (*MAIN, *PAIR, *MARIAN[:2], SETTINGS, SPECIAL_MAP, ADDED)
 PIECES = '*.model'
-CASED = ('big_bird', 't5', 'mt5')  # families whose SentencePiece models tell upper from lower case
-RENUMBERED = ('marian', 'pegasus')  # families whose ids are not those of their SentencePiece models
+CASED = ('big_bird', 't5', 'mt5')  # families with case-sensitive SentencePiece models
+RENUMBERED = ('marian', 'pegasus')  # families whose ids differ from their SentencePiece models' ids
 THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
 
 
 def tokenizer_file(folder: Path) -> Path | None:
-    """tokenizer.json, vocab.txt, Marian's source.spm, a `*.model` or vocab.json (with merges.txt), else None."""
+    """Returns the first of tokenizer.json, vocab.txt, Marian's source.spm, `*.model` and vocab.json, or None.
+
+    source.spm counts only with Marian's other files, vocab.json only with merges.txt.
+    """
     names = [folder / name for name in MAIN]
     if all((folder / name).is_file() for name in MARIAN):
         names.append(folder / MARIAN[0])
@@ -38,24 +41,24 @@ def tokenizer_file(folder: Path) -> Path | None:
 
 
 def is_lowercase(folder: Path, model_type: str = '') -> bool:
-    """Whether text is lower-cased, by tokenizer_config.json; by default it is, but not for the families of `CASED`."""
+    """Returns whether text is lower-cased, by tokenizer_config.json; by default True, except for `CASED` families."""
     file = tokenizer_file(folder)
     is_cased = model_type in CASED and file is not None and file.suffix == '.model'
     return bool(settings_of(folder).get('do_lower_case', not is_cased))
 
 
 def check_numbered(family: str, tokenizer: Path) -> None:
-    """Raises InputError where a file's pieces have other ids than the models of a family read."""
+    """Raises InputError if a family's models use other ids than the SentencePiece file."""
     if family in RENUMBERED and tokenizer.suffix == PIECES[1:]:
         released = f', or the released {", ".join(MARIAN)}' if family == 'marian' else ''
         raise InputError(
-            f'tokenizer {tokenizer}: {family} numbers its pieces otherwise than the file; give a {MAIN[0]}, as '
+            f'tokenizer {tokenizer}: {family} models use other ids than this file; give a {MAIN[0]}, as '
             f'transformers writes it{released}'
         )
 
 
 def vocabulary_of_pieces(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
-    """The tokenizer that has the ids of an encoder-decoder's pieces; raises InputError as `load_tokenizer`."""
+    """Returns the tokenizer with an encoder-decoder's piece ids; raises InputError as `load_tokenizer`."""
     if is_marian(tokenizer):
         return marian_vocabulary(tokenizer.parent)
     return load_tokenizer(tokenizer, lowercase=lowercase, is_text_to_text=True)
@@ -64,24 +67,24 @@ def vocabulary_of_pieces(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
 def carry_tokenizer(
     source: Path | None, folder: Path, longest: int, *, has_types: bool = True, written: str = ''
 ) -> None:
-    """Copies a tokenizer with what lies beside it, or writes what transformers needs to know of a lone one.
+    """Copies a tokenizer and the files next to it; for a lone file, writes the settings that transformers needs.
 
     Args:
-        source: a file as `tokenizer_file` finds it; None = no tokenizer.
-        folder: where to.
-        longest: most tokens of a row.
-        has_types: the model reads token types, so transformers' tokenizer has to give them.
-        written: a tokenizer.json in place of that of the source; '' = as it is.
+        source: a file found by `tokenizer_file`; None = no tokenizer.
+        folder: the destination.
+        longest: most tokens per row.
+        has_types: the model reads token types, so transformers' tokenizer must return them.
+        written: text of a tokenizer.json that replaces the source's; '' = copy the source.
     """
     if source is None:
         return
     for path in (source, source.parent / MAIN[0], source.parent / SETTINGS):
-        check_whole(path)  # before copying, so that an error names the original and not its copy
+        check_whole(path)  # before copying, so that an error names the original file
     names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
     for path in names:
         if path.is_file() and path.parent != folder:
             shutil.copyfile(path, folder / path.name)
-    if not (folder / source.name).is_file():  # a file of the user's own with another name
+    if not (folder / source.name).is_file():  # a user's file with another name
         shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
     if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
         written = written or load_tokenizer(source, lowercase=False).to_str(pretty=True)
@@ -98,7 +101,7 @@ def carry_tokenizer(
 
 
 def main_of(source: Path) -> Path | None:
-    """The tokenizer.json, by that name or another, that a copy is made of; None where it is made of other files."""
+    """Returns the tokenizer.json, under this or another name, that a copy is made from; None for other kinds."""
     beside = source.parent / MAIN[0]
     if beside.is_file():
         return beside
@@ -106,7 +109,7 @@ def main_of(source: Path) -> Path | None:
 
 
 def check_whole(path: Path) -> None:
-    """Raises InputError where a JSON file of a tokenizer is cut, or otherwise none."""
+    """Raises InputError if a JSON file of a tokenizer is truncated or not JSON."""
     if path.suffix == '.json' and path.is_file():
         try:
             read_json_file(path)
@@ -115,13 +118,13 @@ def check_whole(path: Path) -> None:
 
 
 def special_names(path: Path) -> dict[str, str]:
-    """The special tokens of a tokenizer.json under their names in tokenizer_config.json."""
+    """Returns the special tokens of a tokenizer.json, under their names in tokenizer_config.json."""
     found = role_names(load_tokenizer(path, lowercase=False))
     return {theirs: found[role] for role, theirs in THEIR_ROLES.items() if role in found}
 
 
 def padding_id(path: Path) -> int | None:
-    """The id of the padding token in a tokenizer.json or vocab.json; None where it has none."""
+    """Returns the id of the padding token in a tokenizer.json or vocab.json, or None."""
     tokenizer = load_tokenizer(path, lowercase=False)
     name = role_names(tokenizer).get('pad')
     return None if name is None else tokenizer.token_to_id(name)
@@ -136,18 +139,20 @@ def check_same_vocabulary(
     is_target: bool = False,
     field: str = 'train.start_from',
 ) -> None:
-    """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
+    """Raises InputError if a checkpoint's ids stand for other pieces than the run's ids.
+
+    Otherwise the checkpoint's embedding rows would go to the wrong tokens.
 
     Args:
         ours: the run's pieces and their ids, or None.
-        tokenizer: the checkpoint's file, or None where it has none.
+        tokenizer: the checkpoint's tokenizer file, or None.
         where: the checkpoint, for the message.
-        is_text_to_text: as `load_tokenizer` takes it.
-        is_target: both are of targets.
-        field: that names the checkpoint.
+        is_text_to_text: as in `load_tokenizer`.
+        is_target: both tokenizers are of targets.
+        field: the config field that names the checkpoint.
 
     Raises:
-        InputError: the ids differ; names the field with which they would not.
+        InputError: the ids differ; the message names the field that would make them equal.
     """
     if ours is None or tokenizer is None:
         return
@@ -156,7 +161,7 @@ def check_same_vocabulary(
     if same < len(theirs):
         ours_field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
         if name := fixed_name(ours):
-            advice = f', whose rows are of {name}; start from a model of such rows'
+            advice = f' ({name}); start from a model with that tokenizer'
         else:
             advice = f'; add --config.{ours_field}={tokenizer}'
         raise InputError(
@@ -166,10 +171,10 @@ def check_same_vocabulary(
 
 
 def check_combinable(checkpoints: Mapping[Path, str]) -> None:
-    """Refuses encoders for one run if no tokenizer fits all of them.
+    """Raises InputError if no tokenizer fits all of the encoders for one run.
 
     Args:
-        checkpoints: their folders, and the field that names each.
+        checkpoints: the encoders' folders, and the config field that names each.
 
     Raises:
         InputError: two of them have different pieces for the same ids, so no tokenizer of the run fits both.

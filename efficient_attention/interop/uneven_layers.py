@@ -1,7 +1,7 @@
-"""Layers that differ in heads or units as layers of one size, whose kept heads and units stand first, and back.
+"""Converts layers of different sizes to padded layers of one size, and back.
 
-What is added are zeros: the larger layers compute the same. So shrunk models have a place in formats that know one
-size for all layers.
+The added heads and units are zeros and come last, so the padded layers compute the same. Padding lets shrunk models use
+formats with one size for all layers.
 """
 
 import dataclasses
@@ -16,19 +16,19 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 from efficient_attention.models.uneven import Stretch, layer_sizes, stretches
 
-COLUMNS = ('query', 'key', 'value', 'up', 'gate')  # whose outputs are heads or units
-ROWS = ('out', 'down')  # whose inputs are
+COLUMNS = ('query', 'key', 'value', 'up', 'gate')  # kernels whose outputs are heads or units
+ROWS = ('out', 'down')  # kernels whose inputs are heads or units
 LAST = {'attention': 'out', 'feed_forward': 'down'}
 Layer = dict[str, Any]
 
 
 def even(config: ModelConfig) -> ModelConfig:
-    """The config of the padded model, whose matrices are whole."""
+    """Returns the config of the padded model, with full matrices instead of factors."""
     return dataclasses.replace(config, layer_heads=(), layer_units=(), ranks=())
 
 
 def padded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of the `even` model that computes the same; those of any other model as they are."""
+    """Returns the parameters of the equivalent `even` model; other models' parameters are returned unchanged."""
     if not config.is_uneven:
         return dict(params)
     layers = []
@@ -43,7 +43,7 @@ def padded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpadded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `padded`; raises InputError where what is left out is not zero."""
+    """Returns the inverse of `padded`; raises InputError if a removed number is not zero."""
     if not config.is_uneven:
         return dict(params)
     whole, sizes, parts = params['encoder']['stack']['layers'], layer_sizes(config), []
@@ -56,22 +56,22 @@ def unpadded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_stack(params: Mapping[str, Any], stack: dict[str, Any]) -> dict[str, Any]:
-    """The parameters with another stack in the encoder."""
+    """Returns the parameters with the encoder's stack replaced."""
     return dict(params) | {'encoder': dict(params['encoder']) | {'stack': stack}}
 
 
 def joined(config: ModelConfig, layers: list[Layer]) -> Layer:
-    """Layers of one size as one tree, along a leading axis where the config has one."""
+    """Returns layers of one size as one tree, stacked along a leading axis if the config is stacked."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *layers) if config.is_stacked else layers[0]
 
 
 def wide_of(config: ModelConfig, sub: str) -> int:
-    """The columns of all heads, or all units."""
+    """Returns the number of columns of all heads, or the number of feed-forward units."""
     return config.heads * config.head_width if sub == 'attention' else config.feed_forward_width
 
 
 def padded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer:
-    """One layer with zeros for the heads and units that it lacks."""
+    """Returns one layer with zeros for the heads and units that it lacks."""
     found = dict(layer)
     for sub in stretch.sub_layers:
         wide = wide_of(config, sub.name)
@@ -81,10 +81,10 @@ def padded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer:
 
 
 def whole_of(config: ModelConfig, sub: str, constant: Layer) -> Layer:
-    """The kernels of a sub-layer without any heads or units, whose last bias is all that is left."""
+    """Returns the empty kernels of a sub-layer without heads or units, and its remaining output bias."""
     has_bias = config.attention_bias if sub == 'attention' else config.feed_forward_bias
     if not has_bias and np.any(constant['bias']):
-        raise InputError(f'a layer of which only a bias is left in its {sub} has no place for it: the model has none')
+        raise InputError(f'a layer keeps only a bias of its {sub}, but the model has no biases there')
     names = {'attention': ('query', 'key', 'value'), 'feed_forward': ('gate', 'up')}[sub]
     unread = ('key',) * config.shared_qk + ('gate',) * (not config.feed_forward_gate)
     kernels: Layer = {}
@@ -97,13 +97,13 @@ def whole_of(config: ModelConfig, sub: str, constant: Layer) -> Layer:
 
 
 def resized(name: str, dense: Layer, wide: int) -> Layer:
-    """A dense layer's arrays with so many columns, or rows, of heads or units: zeros behind them, or cut."""
+    """Returns a dense layer resized to `wide` columns or rows of heads or units: padded with zeros, or cut."""
     axes = {'kernel': -1, 'bias': -1} if name in COLUMNS else {'kernel': -2} if name in ROWS else {}
     return {leaf: fitted(array, axes[leaf], wide) if leaf in axes else array for leaf, array in dense.items()}
 
 
 def fitted(array: np.ndarray, axis: int, size: int) -> np.ndarray:
-    """The array with zeros behind it along an axis, or without its end."""
+    """Returns the array padded with zeros, or cut, to `size` along an axis."""
     missing = size - array.shape[axis]
     if missing <= 0:
         return np.take(array, np.arange(size), axis=axis)
@@ -113,7 +113,7 @@ def fitted(array: np.ndarray, axis: int, size: int) -> np.ndarray:
 
 
 def unpadded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer:
-    """One layer without what its size says that it lacks."""
+    """Returns one layer cut to its own numbers of heads and units."""
     found = dict(layer)
     for sub in stretch.sub_layers:
         wide = 0 if sub.is_constant else wide_of(stretch.config, sub.name)
@@ -131,5 +131,5 @@ def unpadded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer
 
 
 def by_name(tree: Layer) -> list[tuple[str, np.ndarray]]:
-    """The arrays of a tree with their paths."""
+    """Returns the arrays of a tree with their paths."""
     return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

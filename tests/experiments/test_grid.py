@@ -227,7 +227,9 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, 'chosen_rate', None)
     assert train_grid(dataclasses.replace(grid, pilots=Pilots()))['listops_short']['full'] == cell
     for other in (Pilots((1e-3, 3e-3), 2), Pilots(grid.pilots.rates, 4)):
-        with pytest.raises(InputError, match='full: the pilots before were 0.001, 0.003, 0.01, 1e.30 in 2 steps, now'):
+        with pytest.raises(
+            InputError, match='full: the trial runs before were 0.001, 0.003, 0.01, 1e.30 in 2 steps, now'
+        ):
             train_grid(dataclasses.replace(grid, pilots=other))
 
 
@@ -286,7 +288,7 @@ def test_no_pilot_that_is_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, 'train', stops)
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
     found = train_grid(Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e30,), 2)))
-    assert 'no pilot of the rates 1e+30 is finite' in found['listops_short']['full']['error']
+    assert 'no trial run of the rates 1e+30 stayed finite' in found['listops_short']['full']['error']
 
 
 def test_a_cell_that_was_refused_may_be_given_other_values(tmp_path: Path):

@@ -76,7 +76,7 @@ def test_an_override_that_is_different_in_each_row():
             f'{FILE}:listops,full,code',
             ['listops'],
             ['full'],
-            "--config has 'listops,full,code' behind the file; cells are",
+            "--config has 'listops,full,code' after the file; cells are",
         ),
         ('README.md', ['listops'], ['full'], '--config README.md: not a Python file'),
         ('configs/quickstart.py', ['a'], ['full'], '--config configs/quickstart.py: its get_config takes no argument'),

@@ -154,7 +154,7 @@ def test_rows_whose_content_has_changed_are_other_rows(tmp_path: Path):
     check_workdir(tmp_path / 'grid', before)
     (tmp_path / 'a.txt').write_text('other words ' * 30)
     now = noted(cells_of('passages,full', 'passages,linear', **fields), '')
-    with pytest.raises(InputError, match=r'grid/passages/full was made when the content of examples\.dev was another;'):
+    with pytest.raises(InputError, match=r'grid/passages/full was made before the content of examples\.dev changed;'):
         check_workdir(tmp_path / 'grid', now)
     linear = {('passages', 'linear'): now['passages', 'linear']}
     line = r'^passages: the content of examples\.dev differs between the columns full and linear;'
@@ -204,7 +204,7 @@ def test_pilots_that_have_begun_have_their_steps(tmp_path: Path):
     for rates, steps in (((1e-3, 1e-2), 10), ((), 12)):
         check_pilots(tmp_path, cells, rates, steps)
     with pytest.raises(
-        InputError, match='full: the pilots before were some in 10 steps, now .* say 0.001 in 12 steps;'
+        InputError, match='full: the trial runs before were some in 10 steps, now .* say 0.001 in 12 steps;'
     ):
         check_pilots(tmp_path, cells, (1e-3,), 12)
 

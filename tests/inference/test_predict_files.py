@@ -77,7 +77,7 @@ def test_a_partly_labelled_test_file_is_not_scored_and_it_is_said(checkpoint: Pa
     Path(files).write_text('\n'.join(map(json.dumps, rows)), encoding='utf-8')
     found = predict_files(checkpoint, tmp_path / 'out', test=files, text='review')
     assert found['metrics'] == {}
-    assert found['notes'] == ['4 of 5 examples of examples.test have labels; without all no scores']
+    assert found['notes'] == ['4 of 5 examples of examples.test have labels; scores need labels for all']
 
 
 def test_labels_without_names(tmp_path: Path):

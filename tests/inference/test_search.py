@@ -22,10 +22,10 @@ from efficient_attention.inference.search import Rules, Search
         ({'end': -2}, 'end is -2'),
         ({'end': -1, 'forces_end': True}, 'forces_end is True; it must be False without an end symbol'),
         ({'end': -1, 'more_ends': (2,)}, r'more_ends is \(2,\); it must be empty without an end symbol'),
-        ({'sampling': Sampling()}, r'beams is 4; it must be 1 where tokens are drawn \(do_sample\)'),
+        ({'sampling': Sampling()}, r'beams is 4; it must be 1 where tokens are sampled \(do_sample\)'),
         (
             {'first': 3, 'rules': Rules(suppress_tokens=(3,))},
-            'suppress_tokens has the id 3, which the model forces; take it out of them',
+            'suppress_tokens has the id 3, which the model forces; remove it',
         ),
         ({'forces_end': True, 'rules': Rules(suppress_tokens=(1,))}, 'suppress_tokens has the id 1, which the model'),
     ],

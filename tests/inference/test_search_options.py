@@ -26,9 +26,9 @@ def test_files_decide_what_no_option_does(caplog: pytest.LogCaptureFixture):
     assert found == Decoding(beams=1, stop='early', max_tokens=60, min_tokens=55, no_repeat_ngram_size=3)
     said = [record.getMessage() for record in caplog.records[1:]]
     assert said == [
-        'bart: its files state settings of the search, used where no option is given: stop=early, '
+        'bart: search settings in its files, used where no option is given: stop=early, '
         'no_repeat_ngram_size=3, min_tokens=55',
-        'bart: settings of a search in its files that are not served: diversity_penalty=0.5',
+        'bart: search settings in its files that are not supported: diversity_penalty=0.5',
     ]
     caplog.clear()
     assert decoded({'forced_bos_token_id': 0}, {'beams': 5}) == Decoding(beams=5) and not caplog.records
@@ -40,7 +40,7 @@ def test_drawing_needs_one_beam_and_an_option_for_beams_replaces_it():
     assert decoded(drawn, {'beams': 5}) == expected
     assert decoded(drawn, beams=4) == Decoding() == decoded(drawn, do_sample=False)
     assert decoded(BART, do_sample=True, top_p=0.5).beams == 1
-    with pytest.raises(InputError, match='beams is 4; it must be 1 where tokens are drawn'):
+    with pytest.raises(InputError, match='beams is 4; it must be 1 where tokens are sampled'):
         decoded({}, do_sample=True, beams=4)
 
 
@@ -70,7 +70,7 @@ def test_ends_are_those_of_the_option_else_of_the_files_and_a_forced_one_is_firs
     assert Decoding().search(2).ends == (2,)
     assert Decoding().search(2, Forced(end_ids=(4, 2))).ends == (4, 2)
     assert Decoding(ends=[5, 2]).search(2, Forced(ends=True)).ends == (2, 5)
-    with pytest.raises(InputError, match=r'ends is \[5\]; the model forces the end 2: add it to them'):
+    with pytest.raises(InputError, match=r'ends is \[5\]; the model forces the end 2; add it to ends'):
         Decoding(ends=[5]).search(2, Forced(ends=True))
 
 

@@ -47,7 +47,7 @@ def test_a_search_gives_scores(workdir: Path):
         ({'temperature': 'hot'}, "^temperature is 'hot'; it must be a number$"),
         ({'top_p': 0}, '^top_p is 0; it must'),
         ({'best': 2}, '^best is 2; it must be at most beams, which is 0$'),
-        ({'beams': 2, 'top_k': 3}, '^top_k is 3; a search with beams draws nothing$'),
+        ({'beams': 2, 'top_k': 3}, '^top_k is 3; a search with beams samples nothing$'),
         ({'length': 8}, '^text-generation reads one prompt at a time, of any length; leave out batch_size and length$'),
         ({'checkpoint': '7'}, '^there is no checkpoint of step 7 in '),
     ],

@@ -75,7 +75,7 @@ def test_empty_texts_and_encoders_are_refused(tmp_path: Path):
             translate(other)
     encoder = next(path for path in sorted(FIXTURES.iterdir()) if path.name.startswith('bert'))
     shutil.copytree(encoder, tmp_path / 'bert')
-    with pytest.raises(InputError, match='text from text needs an encoder-decoder'):
+    with pytest.raises(InputError, match='text-to-text generation needs an encoder-decoder'):
         ea.pipeline('translation', tmp_path / 'bert')
 
 

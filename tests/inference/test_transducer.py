@@ -205,7 +205,9 @@ def test_a_line_says_that_a_search_draws_no_keys(caplog: pytest.LogCaptureFixtur
     config = dataclasses.replace(CONFIG, cross_attention='hard(full, sampled=True)')
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
     Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT)
-    [line] = [record.getMessage() for record in caplog.records if 'draws keys in training alone' in record.getMessage()]
+    [line] = [
+        record.getMessage() for record in caplog.records if 'samples keys only in training' in record.getMessage()
+    ]
     assert line.startswith("model.cross_attention 'hard(full, sampled=True)' ")
 
 
@@ -263,7 +265,7 @@ def test_a_decoder_that_reads_the_length_of_its_row_is_refused():
     config = dataclasses.replace(CONFIG, decoder_layers=2, decoder_attention='causal;causal & random_tiles(1, 4)')
     graph, params = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
     with pytest.raises(
-        InputError, match=r"^model.decoder_attention 'causal & random_tiles\(1, 4\)' reads by the length"
+        InputError, match=r"^model.decoder_attention 'causal & random_tiles\(1, 4\)' depends on the length"
     ):
         Transducer(graph, params, SEARCH)
 

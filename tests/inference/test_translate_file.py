@@ -97,7 +97,7 @@ def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path, cap
     with pytest.raises(KeyboardInterrupt):
         translate_file(Shouting(fails_at='vier'), source, output, identity={'beams': 5})
     partial = tmp_path / 'out.txt.partial'
-    said = f'stopped; {partial} has 4 lines, and the same command goes on behind them'
+    said = f'stopped; {partial} has 4 lines, and the same command continues after them'
     assert capfd.readouterr().err.splitlines()[-1] == said
     with partial.open('a') as file:
         file.write('HALF A LI')  # as the kill may leave it
@@ -106,7 +106,7 @@ def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path, cap
     rest = Shouting()
     translate_file(rest, source, output, identity={'beams': 5})
     assert rest.asked == ['vier'] and output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
-    assert '4 of 5 lines are done; it goes on behind them' in capfd.readouterr().err.splitlines()
+    assert '4 of 5 lines are done; continuing after them' in capfd.readouterr().err.splitlines()
 
 
 def test_another_command_begins_anew_where_nothing_was_done(source: Path, tmp_path: Path):

@@ -129,7 +129,7 @@ def test_a_run_with_several_prefixes_needs_one():
 
 
 def test_a_run_of_another_task_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match='text from text needs an encoder-decoder'):
+    with pytest.raises(InputError, match='text-to-text generation needs an encoder-decoder'):
         open_translator(fresh_workdir(tmp_path))
 
 

@@ -73,8 +73,11 @@ def test_an_export_in_floats_has_no_word_of_them(tmp_path: Path):
     [
         (lambda: drawn({}), "model.quantization is 'none'"),
         (lambda: quantize(drawn({}), 'int8_weights'), "model.quantization is 'int8_weights'"),
-        (lambda: quantize(shrink(masked(drawn({}))), 'int8'), 'layers of different width, are 8-bit in the small form'),
-        (lambda: quantize(low_rank(drawn({}), ranks=('up=4',)), 'int8'), 'kernels that are products'),
+        (
+            lambda: quantize(shrink(masked(drawn({}))), 'int8'),
+            'layers of different sizes have an 8-bit form only in the compact export',
+        ),
+        (lambda: quantize(low_rank(drawn({}), ranks=('up=4',)), 'int8'), 'factored kernels and layers'),
         (lambda: quantize(drawn({}), 'int8', ('stack', 'pooler')), 'float_layers stack, pooler leaves no kernel to ro'),
     ],
     ids=['float', 'weights', 'shrunk', 'low rank', 'tables'],
@@ -116,8 +119,8 @@ def test_codes_without_a_scale_that_fits_are_one_line(tmp_path: Path, tensors: d
 @pytest.mark.parametrize(
     'keys, message',
     [
-        ({'quantization_config': {'quant_method': 'gptq'}}, "quantization_config is of 'gptq'; read here: what"),
-        ({'efficient_attention': None}, "quantization_config is of 'compressed-tensors'; read here: what"),
+        ({'quantization_config': {'quant_method': 'gptq'}}, "quantization_config is of 'gptq'; read here: only"),
+        ({'efficient_attention': None}, "quantization_config is of 'compressed-tensors'; read here: only"),
     ],
     ids=['another', 'foreign'],
 )

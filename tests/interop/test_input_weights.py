@@ -80,7 +80,7 @@ def test_inputs_are_squared_at_the_tokens_that_matter(run: RunConfig, drawn: Pre
 
 def test_what_has_no_rows_is_one_line(drawn: Pretrained):
     bare = Pretrained(**vars(drawn) | {'run': None, 'head': HeadConfig()})
-    with pytest.raises(InputError, match='--weigh reads the training rows of a fine-tuning run; --model is no run'):
+    with pytest.raises(InputError, match='--weigh reads the training rows of a fine-tuning run; --model is not a run'):
         input_weights(bare, 'inputs', 4)
     with pytest.raises(InputError, match="unknown weights 'sums'; known: gradients, inputs"):
         input_weights(drawn, 'sums', 4)

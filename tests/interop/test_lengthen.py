@@ -80,5 +80,5 @@ def test_an_encoder_decoder_gets_another_attention_and_no_more_positions():
     after = lengthen(before, attention='window(2)')
     assert after.model.attention == 'window(2)' and after.params().keys() == {'encoder', 'decoder'}
     for options in ({'length': 99}, {'global_tokens': 2}):
-        with pytest.raises(InputError, match='decoder_layers is 2; an encoder-decoder gets no more positions'):
+        with pytest.raises(InputError, match='decoder_layers is 2; an encoder-decoder cannot be lengthened'):
             lengthen(before, **options)

@@ -111,7 +111,7 @@ def test_a_layer_with_few_units_left_stays_whole():
 
 
 def test_an_encoder_decoder_is_not_taken_apart():
-    with pytest.raises(InputError, match='the kernels of an encoder-decoder are not taken apart'):
+    with pytest.raises(InputError, match='the kernels of an encoder-decoder cannot be factored'):
         low_rank(open_pretrained(TEXT_TO_TEXT / 'bart_1'), ranks=('up=2',))
 
 
@@ -130,5 +130,5 @@ def test_an_encoder_decoder_is_not_taken_apart():
 def test_what_saves_nothing_is_one_line(options: dict, message: str):
     with pytest.raises(InputError, match=message):
         low_rank(drawn(WIDE), **options)
-    with pytest.raises(InputError, match='its kernels are products already'):
+    with pytest.raises(InputError, match='its kernels are factored already'):
         low_rank(low_rank(drawn(WIDE), ranks=('up=4',)), share=0.5)

@@ -60,7 +60,7 @@ def test_heads_of_t5(name: str, edit, expected: tuple[bool, bool], tmp_path: Pat
 
 def test_a_head_that_is_missing_is_named(tmp_path: Path):
     old = {'scale_decoder_outputs': 'left out', 'tie_word_embeddings': False}
-    with pytest.raises(InputError, match='the head lm_head.weight is missing; outputs that are not scaled have one'):
+    with pytest.raises(InputError, match='the head lm_head.weight is missing; a model with unscaled outputs needs it'):
         open_pretrained(changed('t5_2', tmp_path / 'old', without_head, **old))
     with pytest.raises(InputError, match=r'the head lm_head.weight is missing'):
         open_pretrained(changed('t5_2', tmp_path / 'bare', without_head, architectures=['T5Model']))

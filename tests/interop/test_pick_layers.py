@@ -44,7 +44,7 @@ def test_picked_layers_are_those_of_the_checkpoint_and_all_else_stays():
     'fields, layers, message',
     [
         ({}, '1,5', 'it must be numbers from 1 to 4 with commas'),
-        ({'sharing': 'all'}, '1', "model.sharing 'all' has no layers apart"),
+        ({'sharing': 'all'}, '1', "model.sharing 'all' has no separate layers"),
         ({'attention': 'window(4);full'}, '1', r"with model.attention 'window\(4\);full' layers are not alike"),
     ],
 )

@@ -195,7 +195,7 @@ def test_pieces_under_our_key_are_checked(tmp_path: Path):
 def test_pieces_that_a_family_numbers_otherwise_are_refused(family: str, tmp_path: Path):
     shutil.copytree(TEXT_TO_TEXT / f'{family}_1', tmp_path / 'in')
     (tmp_path / 'in' / 'spiece.model').write_bytes(train(**MODELS['like T5']))
-    said = rf'^tokenizer .*spiece.model: {family} numbers its pieces otherwise than the file; give a tokenizer.json'
+    said = rf'^tokenizer .*spiece.model: {family} models use other ids than this file; give a tokenizer.json'
     with pytest.raises(InputError, match=said):
         open_translator(tmp_path / 'in')
     config = glue_config('sst2-pretrained')
@@ -205,7 +205,7 @@ def test_pieces_that_a_family_numbers_otherwise_are_refused(family: str, tmp_pat
 
 
 def test_where_an_encoder_is_needed_an_encoder_decoder_is_refused():
-    with pytest.raises(InputError, match='t5_1 holds an encoder-decoder, and an encoder alone is needed'):
+    with pytest.raises(InputError, match='t5_1 holds an encoder-decoder; a model with only an encoder is needed'):
         open_encoder(TEXT_TO_TEXT / 't5_1')
     assert open_encoder(FIXTURES / 'bert_1').family == 'bert'
 

@@ -41,7 +41,7 @@ def test_a_single_file_counts_more_than_shards_beside_it(tmp_path: Path, caplog:
     save_file({'a': NUMBERS + 1}, tmp_path / 'a.safetensors')
     index(tmp_path, a='a.safetensors')
     check_tensor_files(tmp_path)
-    expected = f'{tmp_path}: model.safetensors is read, and model.safetensors.index.json beside it is not'
+    expected = f'{tmp_path}: model.safetensors is read, and model.safetensors.index.json is ignored'
     assert [record.getMessage() for record in caplog.records] == [expected]
     np.testing.assert_array_equal(TensorFolder(tmp_path).read('a'), NUMBERS)
 

@@ -107,10 +107,10 @@ def test_tensors_of_another_model_are_one_line(tmp_path: Path):
     values = json.loads(path.read_text())
     values['model']['layers'] = 2
     path.write_text(json.dumps(values))
-    with pytest.raises(InputError, match=r'its tensors are not those of its config.json: .* has the shape \(3, 16'):
+    with pytest.raises(InputError, match=r'its tensors do not match its config.json: .* has the shape \(3, 16'):
         open_pretrained(tmp_path / 'small').params()
     back = open_pretrained(tmp_path / 'small')
-    with pytest.raises(InputError, match='its tensors are not those of its config.json'):
+    with pytest.raises(InputError, match='its tensors do not match its config.json'):
         pretrained_module(functools.partial(classifier, back.model), back)
 
 
@@ -131,7 +131,7 @@ def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
             quantize(opened, 'int8', (pattern,))
     with pytest.raises(InputError, match=r'model.float_layers \. leaves no layer to round: name fewer layers$'):
         quantize(opened, 'int8', ('.',))
-    with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'"):
+    with pytest.raises(InputError, match="the model holds int8 codes already, with model.quantization 'int8'"):
         quantize(rounded, 'int8_weights')
 
 
@@ -159,7 +159,9 @@ def test_a_model_of_codes_is_not_changed_otherwise(tmp_path: Path):
     save_small(tmp_path / 'int8', quantize(masked(drawn({})), 'int8'))
     rounded = open_pretrained(tmp_path / 'int8')
     for change in (shrink, functools.partial(low_rank, ranks=('up=4',))):
-        with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'; take the model"):
+        with pytest.raises(
+            InputError, match="the model holds int8 codes already, with model.quantization 'int8'; use the model"
+        ):
             change(rounded)
     with pytest.raises(InputError, match=r"model.float_layers has '\(', which is no regular expression"):
         quantize(drawn({}), 'int8', ('(',))

@@ -168,7 +168,7 @@ KINDS_THAT_ARE_NOT_SERVED = [
 def test_nothing_to_shrink_is_one_line():
     with pytest.raises(InputError, match='nothing to shrink: in no layer is a whole head or feed-forward unit zero'):
         shrink(drawn({}))
-    with pytest.raises(InputError, match='a model is shrunk once; its layers have heads'):
+    with pytest.raises(InputError, match='the model is shrunk already; its layers differ in heads'):
         shrink(shrink(masked(drawn({}))))
     with pytest.raises(InputError, match="heads and units cannot be removed: model.relative is 't5'"):
         shrink(masked(drawn({'relative': 't5', 'positions': 'none'})))
@@ -177,7 +177,7 @@ def test_nothing_to_shrink_is_one_line():
             shrink(drawn(fields))
     with pytest.raises(InputError, match='heads and units cannot be removed from several shared layers'):
         shrink(drawn({'sharing': 'all', 'layer_groups': 3}))
-    with pytest.raises(InputError, match='heads and units cannot be removed from kernels in factors; shrink first'):
+    with pytest.raises(InputError, match='heads and units cannot be removed from factored kernels; shrink first'):
         shrink(low_rank(masked(drawn({})), ranks=('up=4',)))
 
 

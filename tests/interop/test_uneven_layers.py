@@ -55,5 +55,5 @@ def test_numbers_that_would_be_lost_are_one_line():
     with pytest.raises(InputError, match='feed_forward/down/kernel has numbers in heads or units that are removed'):
         unpadded(UNEVEN, whole)
     without = dataclasses.replace(UNEVEN, attention_bias=False)
-    with pytest.raises(InputError, match='a bias is left in its attention has no place for it'):
+    with pytest.raises(InputError, match='keeps only a bias of its attention'):
         padded(without, params_of(without))

@@ -93,7 +93,7 @@ def test_zeros_are_counted(call, tmp_path: Path):
             'error: --weigh reads the training rows of a fine-tuning',
         ),
         (('--small', '--compressed'), "error: --small is this project's own form, and --compressed that of"),
-        (('--compressed',), "error: model.quantization is 'none'; what compressed-tensors names (--compressed) is"),
+        (('--compressed',), "error: model.quantization is 'none'; the format compressed-tensors (--compressed) needs"),
         (('--float_layers', 'down'), 'error: --float_layers names layers that --quantize leaves as they are'),
         (('--shrink',), 'error: nothing to shrink: in no layer is a whole head or feed-forward unit zero'),
         (('--length', '8'), 'error: 8 positions; the model has 24 already'),

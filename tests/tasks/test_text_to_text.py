@@ -265,9 +265,11 @@ def test_of_a_decoder_that_no_search_serves_an_evaluation_gives_the_loss(
         checkpoints.save(0, run.drawn_state(), record={'fingerprint': fingerprint})
     found = evaluate_workdir(tmp_path)
     assert found['target_loss'] > 0 and 'bleu' not in found
-    said = "no text is searched: model.decoder_attention 'causal & random_tiles(1, 4)' reads by the length of its row"
+    said = (
+        "no text is generated: model.decoder_attention 'causal & random_tiles(1, 4)' depends on the length of its row"
+    )
     assert any(record.getMessage().startswith(said) for record in caplog.records)
-    with pytest.raises(InputError, match='reads by the length of its row'):
+    with pytest.raises(InputError, match='depends on the length of its row'):
         open_translator(tmp_path)
 
 
