@@ -69,7 +69,7 @@ def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
 def check_host_fits(needed: int, what: str) -> None:
     """Raises InputError if this host has less memory than `needed` bytes.
 
-    `what` is a plural noun for the message, such as 'its tensors'.
+    The message starts with `what`, a plural noun such as 'its tensors'.
     """
     there_is = host_memory()
     if needed > there_is:

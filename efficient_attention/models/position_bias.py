@@ -155,8 +155,8 @@ class Alibi:
 def alibi_slopes(heads: int) -> list[float]:
     """Returns ALiBi's slopes: 2^(-8 h / H) for h = 1 ... H if H is a power of two.
 
-    Otherwise the first slopes are those of the next lower power of two. The remaining heads use every second slope of
-    the next higher power of two, starting with the first. This is the rule of the paper's released code.
+    Otherwise the first heads use the slopes of the next lower power of two. The remaining heads use every second slope
+    of the next higher power of two, starting with the first. This is the rule of the paper's released code.
     """
     below = 2 ** int(math.log2(heads))
     more = [2.0 ** (-8.0 * h / (2 * below)) for h in range(1, 2 * below, 2)]
