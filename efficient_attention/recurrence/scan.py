@@ -1,8 +1,8 @@
 """The scan of a recurrent cell over positions, with a gradient that uses one product per sum over positions.
 
-JAX's automatic gradient adds an outer product to the recurrent matrix's gradient at every position, and so reads and
-writes this matrix every time. Here the backward scan stores the gradients of all recurrent products. One product then
-computes the matrix's gradient.
+JAX's automatic gradient adds an outer product to the recurrent matrix's gradient at every position. It reads and writes
+this matrix every time. Here the backward scan stores the gradients of all recurrent products. One product then computes
+the matrix's gradient.
 
 A CPU does not vectorise functions of array slices inside a loop. If a cell's gates come from one product, their tanh is
 therefore computed at once and split afterwards; the scan stores these gates instead of their sums. Matrices are
@@ -214,7 +214,7 @@ def _gradients_of_recurrent(
 def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
     """Returns the sum of outer products over positions and rows, float32 [U, G].
 
-    The faster form joins both axes. Joining a sharded axis would gather it, so a mesh uses the other form.
+    The faster form joins both axes. Joining a sharded axis would gather it, so sharded rows use the other form.
     """
     if is_split('B'):
         return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
