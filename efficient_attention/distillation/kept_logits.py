@@ -99,7 +99,7 @@ def keep_logits(
 
 
 def write_once(path: Path, logits: np.ndarray) -> None:
-    """Writes the file in the first process, and in each process that does not see this file.
+    """Writes the logits file in the first process, and in each process that does not see this file.
 
     Raises:
         RunError: the disk is full.
@@ -111,7 +111,7 @@ def write_once(path: Path, logits: np.ndarray) -> None:
 
 
 def write(path: Path, logits: np.ndarray) -> None:
-    """Writes the file; raises RunError if the disk is full."""
+    """Writes the logits file; raises RunError if the disk is full."""
     with whole_file(path) as partial, partial.open('wb') as file:
         np.save(file, logits)
 
@@ -180,7 +180,7 @@ def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
 
 
 def all_have(path: Path) -> bool:
-    """Returns whether every process of the run finds the file."""
+    """Returns whether every process of the run finds this file."""
     if jax.process_count() == 1:
         return path.is_file()
     return bool(multihost_utils.process_allgather(np.array(path.is_file())).all())

@@ -91,7 +91,7 @@ class Teacher:
         return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
 
     def bytes_on_a_device(self) -> int:
-        """Returns the bytes of its parameters on one device."""
+        """Returns the bytes of the teacher's parameters on one device."""
         leaves = jax.tree.leaves([member.params for member in self.members])
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
@@ -264,7 +264,7 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
 
 
 def set_fields(config: Any) -> dict[str, Any]:
-    """Returns the fields that differ from their defaults.
+    """Returns the config fields that differ from their defaults.
 
     So fields added in later versions do not change a teacher's digest.
     """

@@ -53,9 +53,9 @@ class TokenTable(Protocol):
         ...
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
-        """Returns the table [n, e] and the projection [E, e] per cluster.
+        """Returns each cluster's table [n, e] and its projection [E, e].
 
-        The projection is None where all clusters have the same width.
+        The projection is None if all clusters have the same width.
         """
         ...
 
@@ -70,7 +70,7 @@ class WholeTable(Table):
 
 
 class AdaptiveEmbedding(nnx.Module):
-    """Word vectors of width E from a table [n_i, E / divisor^i] and a projection per cluster i."""
+    """A word embedding of width E in clusters: a table [n_i, E / divisor^i] and a projection per cluster i."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.bounds = cluster_bounds(config)
@@ -131,14 +131,14 @@ class AdaptiveHead(nnx.Module):
         return jnp.concatenate([log_p_BLn[..., :words], *of_tails], axis=-1)
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[Cluster, ...], Array]:
-        """Returns the clusters and the vectors [B, L, E] for their logits.
+        """Returns the vocabulary's clusters and their input vectors [B, L, E].
 
         The first cluster has one entry per tail after its words.
         """
         return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
 
     def clusters(self, table: TokenTable) -> tuple[Cluster, ...]:
-        """Returns the first cluster, with one entry per tail after its words, and the tails."""
+        """Returns the vocabulary's clusters: the first, with one entry per tail after its words, and the tails."""
         arrays = (table if self.own is None else self.own).clusters(self.bounds)
         first, *tails = (
             Cluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
@@ -147,7 +147,7 @@ class AdaptiveHead(nnx.Module):
         return (self.with_tails(first), *tails)
 
     def with_tails(self, first: Cluster) -> Cluster:
-        """Returns the first cluster with the tails' entries after its words."""
+        """Returns the first cluster with one entry per tail appended to its words."""
         table_ne = jnp.concatenate([first.table_ne, self.tails.weights().T])
         projection_Ee = first.projection_Ee if self.first is None else self.first.weights()
         tails_bias = self.tails.bias
@@ -171,12 +171,12 @@ def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmb
 
 
 def cluster_bounds(config: ModelConfig) -> Bounds:
-    """Returns the first id and the exclusive end of each cluster."""
+    """Returns the first id and the exclusive end of each vocabulary cluster."""
     edges = (0, *config.adaptive_cutoffs, config.vocab_size)
     return tuple(zip(edges, edges[1:], strict=False))
 
 
 def cluster_widths(config: ModelConfig) -> tuple[int, ...]:
-    """Returns the vector width of each cluster, E / divisor^i rounded down."""
+    """Returns the vector width of each vocabulary cluster, E / divisor^i rounded down."""
     clusters = len(config.adaptive_cutoffs) + 1
     return tuple(config.embedding_width // config.adaptive_divisor**number for number in range(clusters))

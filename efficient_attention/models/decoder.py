@@ -100,7 +100,7 @@ class Decoder(nnx.Module):
         step: Array | int = 0,
         other: OtherSequence | None = None,
     ) -> tuple[Array, Context]:
-        """Returns the embedded tokens and the context of the stack.
+        """Returns the embedded tokens, and the context that the stack reads besides them.
 
         Args:
             tokens_BL: ids below V.

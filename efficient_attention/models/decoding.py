@@ -41,13 +41,13 @@ Kept = SubLayerKept | source_reader.Kept
 
 
 class DecodeState(NamedTuple):
-    """Caches of all layers, and the number of tokens read so far in each row, int32 [B]."""
+    """The state of incremental decoding: caches of all layers, and the number of tokens read per row, int32 [B]."""
 
     caches: tuple[Kept, ...]
     length_B: Array
 
     def with_hypotheses(self, count: int) -> 'DecodeState':
-        """Returns the state with `count` identical beams per row, next to each other.
+        """Returns the decoding state with `count` identical beams per row, next to each other.
 
         The beams of a row share the cached values of another sequence.
         """
@@ -55,7 +55,7 @@ class DecodeState(NamedTuple):
         return DecodeState(tuple(caches), jnp.repeat(self.length_B, count))
 
     def go_on_from(self, parents_BK: Array) -> 'DecodeState':
-        """Returns the state in which each of a row's K beams continues from the given parent beam."""
+        """Returns the decoding state in which each of a row's K beams continues from the given parent beam."""
         caches = (one if isinstance(one, FixedKeys | FixedSums) else go_on_from(one, parents_BK) for one in self.caches)
         return DecodeState(tuple(caches), take_rows(self.length_B, rows_of(parents_BK)))
 
@@ -83,7 +83,7 @@ class CachedDecoder:
         self.terms = decoder.stack.terms()
 
     def init_state(self, batch: int, step: int = 0, other: OtherSequence | None = None) -> DecodeState:
-        """Returns the state before the first token.
+        """Returns the decoding state before the first token.
 
         Args:
             batch: number of rows.
@@ -125,7 +125,9 @@ class CachedDecoder:
     def tapped(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, Taps]:
-        """Returns the results of `__call__` and the layer activations; keys are only of the new tokens.
+        """Returns logits, the new state and the layer activations, whose keys are only of the new tokens.
+
+        Arguments as of `__call__`.
 
         Raises:
             InputError: the decoder reads its source outside its layers (`SourceReader`).
@@ -137,7 +139,7 @@ class CachedDecoder:
     def step(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, list[LayerTap]]:
-        """Returns the results of `__call__` and the activations of each layer.
+        """Returns logits, the new state and the activations of each layer; arguments as of `__call__`.
 
         Unused activations cost nothing.
         """
@@ -161,10 +163,7 @@ class CachedDecoder:
     def run_source(
         self, x_BnD: Array, caches: tuple[Any, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...]]:
-        """Returns the output layer's input and the new cached values.
-
-        For a decoder that reads its source outside its layers.
-        """
+        """Returns the output layer's input and the new caches of a decoder with a `SourceReader`."""
         (kept, *fixed), decoder, source = caches, self.decoder, self.decoder.source
         assert source is not None
         context = Context(segments_Bn, positions_Bn)
@@ -188,7 +187,7 @@ class CachedDecoder:
 
 
 def first_state(other: OtherSequence | None, number: int) -> State | None:
-    """Returns the initial state of layer `number`; None if the other sequence brings no states."""
+    """Returns the initial state of recurrent layer `number`; None if the other sequence has no initial states."""
     if other is None or other.first_BNU is None:
         return None
     return State(tuple(x_BNU[:, number] for x_BNU in other.first_BNU), jnp.ones(len(other.segments_BM), jnp.int32))
@@ -216,7 +215,7 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
 def read_prompt(
     cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
 ) -> DecodeState:
-    """Returns the state after a prompt of any length, read in steps of `piece` tokens.
+    """Returns the decoding state after a prompt of any length, read in steps of `piece` tokens.
 
     Padding is allowed only at the end of rows.
     """
@@ -235,7 +234,7 @@ def read_prompt(
 def read_but_last(
     cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
 ) -> tuple[DecodeState, Array]:
-    """Returns the state before the last token of each prompt, and that token, int32 [B].
+    """Returns the decoding state before each prompt's last token, and that token, int32 [B].
 
     Otherwise like `read_prompt`.
     """

@@ -59,7 +59,7 @@ class Encoder(nnx.Module):
         step: Array | int = 0,
         is_global_BL: Array | None = None,
     ) -> tuple[Array, Context]:
-        """Returns the embedded tokens and the context of the stack.
+        """Returns the embedded tokens, and the context that the stack reads besides them.
 
         Args:
             tokens_BL: ids below V.
@@ -89,9 +89,9 @@ class Encoder(nnx.Module):
     def with_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
-        """Returns the results of `__call__` and the final recurrent states.
+        """Returns the hidden states and the final states of the recurrent layers.
 
-        These are the states after the last token, and of backward layers after the first token.
+        Final states are the states after the last token, and in backward layers after the first token.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         assert isinstance(self.stack, Stack)  # the config of an encoder-decoder excludes `directions_apart`
@@ -109,7 +109,7 @@ class Encoder(nnx.Module):
         return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
-        """Returns the results of `__call__` and the layer activations: outputs, queries and keys of all layers."""
+        """Returns the hidden states and the layer activations: outputs, queries and keys of all layers."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), taps
@@ -117,7 +117,7 @@ class Encoder(nnx.Module):
     def with_inside(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, Inside]:
-        """Returns the results of `__call__` and the activations by which distillation compares two models.
+        """Returns the hidden states and the activations by which distillation compares two models.
 
         The activations include the embeddings and the N layers' outputs, [N + 1, B, L, D], with the final norm. A
         reversible stack stores them here; otherwise it would recompute them.

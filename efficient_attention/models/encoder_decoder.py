@@ -159,7 +159,7 @@ class InitialState(nnx.Module):
         self.kernel = None if self.form == 'copy' else self.drawn(config, rngs)
 
     def drawn(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
-        """Returns the initial values of the matrices."""
+        """Returns the initial values of the mapping matrices W."""
         encoder, decoder = config.encoder, config.decoder
         read = encoder.units * (1 + (self.form == 'map' and encoder.bidirectional))
         shape = (cell_of(decoder.cell, decoder.width, decoder.units).states, config.layers, read, decoder.units)

@@ -92,13 +92,13 @@ class FineTuningModel(nnx.Module):
         return token_outputs(self.head.config)
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """Returns the outputs with the logits of padding masked, for losses and predictions."""
+        """Returns the model's outputs with the logits of padding masked, for losses and predictions."""
         return self.without_padding(self(batch, rng=rng, step=step), batch)
 
     def with_inside(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], Inside]:
-        """Returns `outputs` and the activations by which distillation compares two models.
+        """Returns the masked outputs and the activations by which distillation compares two models.
 
         Rows of sentences are not supported.
         """
@@ -111,7 +111,7 @@ class FineTuningModel(nnx.Module):
         return self.without_padding(self.of_vectors(x_BLD, batch, keys), batch), inside
 
     def without_padding(self, outputs: dict[str, Array], batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the outputs with the logits of padding masked."""
+        """Returns the given outputs with the logits of padding masked."""
         kind = self.head.config.kind
         if kind in ('span', 'multi_hop'):
             is_padding = batch['segments'] == 0
@@ -206,9 +206,10 @@ class Head(nnx.Module):
 
 
 class LayerMix(nnx.Module):
-    """gamma sum_j s_j h_j with s = softmax(w) over the embeddings and the N layers, [N + 1, B, L, D] -> [B, L, D].
+    """A learned mix of embeddings and layers, [N + 1, B, L, D] -> [B, L, D].
 
-    It starts as their mean. Source: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1.
+    It is gamma sum_j s_j h_j with s = softmax(w), and starts as the mean. Source: Peters et al. 2018 (ELMo), arXiv
+    1802.05365, equation 1.
     """
 
     def __init__(self, layers: int) -> None:
@@ -216,7 +217,7 @@ class LayerMix(nnx.Module):
         self.scale = nnx.Param(jnp.ones((), jnp.float32))
 
     def __call__(self, states_NBLD: Array) -> Array:
-        """Returns the mixed vectors in the dtype of the states; sums are float32."""
+        """Returns the mix of the states in their dtype; sums are float32."""
         shares_N = jax.nn.softmax(self.weights[...]) * self.scale[...]
         mixed_BLD = jnp.einsum('N,NBLD->BLD', shares_N, states_NBLD.astype(jnp.float32))
         return mixed_BLD.astype(states_NBLD.dtype)

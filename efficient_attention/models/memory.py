@@ -60,7 +60,7 @@ class Memory:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CompressedMemory:
-    """Compressed positions of older tokens, followed by the last M tokens.
+    """A memory of compressed positions for older tokens, followed by the last M tokens.
 
     A query reads only compressed positions and tokens of its segment.
     """
@@ -78,7 +78,7 @@ class CompressedMemory:
         return CompressedLayerMemory(self.compressed.of_layer(compressed_BMD), self.recent.of_layer(recent_BMD))
 
     def after(self, kept: tuple[Array, Array], segments_BL: Array) -> 'CompressedMemory':
-        """Returns the memory after a segment.
+        """Returns the memory after a segment: newest compressed positions and tokens.
 
         `kept` has the layers' inputs [N, B, L, D] and the compressed evicted tokens [N, B, L / c, D]. A compressed
         position has the segment of its newest token.
@@ -112,7 +112,7 @@ class StateMemory:
         return tuple(State(vectors, self.segments_B) for vectors in vectors_BU)
 
     def after(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  the signature of `Memory.after`
-        """Returns the memory with these states, whose first axis is the layers."""
+        """Returns the memory after a segment from its final states, whose first axis is the layers."""
         vectors = jax.tree.map(lambda x_NBU: x_NBU.swapaxes(0, 1), tuple(state.vectors for state in states))
         return StateMemory(vectors, states[0].segments_B[0])
 

@@ -84,13 +84,16 @@ class PositionBias(nnx.Module):
         return Partial(of_places, Places(query_BLHK, key_BLHK, by_difference, is_first_BL, self.reset_values()))
 
     def by_difference(self) -> Array:
-        """Returns float32 [2 d + 1, H] for key minus query index -d ... d, d = `relative_max_distance`."""
+        """Returns the bias per index difference, float32 [2 d + 1, H].
+
+        Differences are key minus query index, from -d to d = `relative_max_distance`.
+        """
         assert self.table is not None
         count, most = self.config.relative_buckets, self.config.relative_max_distance
         return self.table[...][bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
 
     def reset_values(self) -> Array:
-        """Returns float32 [2, H]: the bias from [CLS] to any key, and from any other query to [CLS].
+        """Returns the biases of [CLS], float32 [2, H]: from [CLS] to any key, and from any other query to [CLS].
 
         In a bidirectional bucket table, no difference falls into the first row for later keys. That row is used for
         [CLS] as a query, and the row after the buckets for [CLS] as a key.
@@ -182,7 +185,7 @@ def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, ca
 
 
 def of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
-    """Returns the bias [b, H, L, M] from the table row of each difference key - query.
+    """Returns the bias [b, H, L, M], looked up in a table by the difference key - query.
 
     Larger differences use the outermost rows.
     """

@@ -61,12 +61,12 @@ class PretrainingModel(nnx.Module):
     def with_inside(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], Inside]:
-        """Returns `outputs` and the activations by which distillation compares two models."""
+        """Returns the logits and the activations by which distillation compares two models."""
         x_BLD, inside = self.encoder.with_inside(batch['tokens'], batch['segments'], **read(batch, rng, step))
         return self.of_vectors(x_BLD, batch), inside
 
     def of_vectors(self, x_BLD: Array, batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the logits from the encoder's hidden states."""
+        """Returns the logits of all pretraining heads from the encoder's hidden states."""
         logits_BPV = self.masked_logits(x_BLD, in_equal_shares(batch)['masked_positions'])
         return {'masked_lm': logits_BPV} | ({} if self.pair is None else {'pair': self.pair_logits(x_BLD)})
 
@@ -99,7 +99,7 @@ def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> Encod
 
 
 def in_equal_shares(batch: dict[str, Array]) -> dict[str, Array]:
-    """Returns the batch with padding predictions of weight 0, so that all devices of a row get equally many."""
+    """Returns the batch with extra predictions of weight 0, so that devices that share a row get equally many."""
     missing = -batch['masked_positions'].shape[1] % shard_count('L')
     if not missing:
         return batch

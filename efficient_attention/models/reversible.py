@@ -64,7 +64,7 @@ def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Arra
 
 
 def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """Returns the last layer's streams.
+    """Returns the last layer's streams of a reversible stack.
 
     Differentiating this function directly would store every layer's activations.
     """
@@ -133,7 +133,7 @@ def add_trees(left: Any, right: Any) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def run(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """Returns the last layer's streams, differentiable without stored activations."""
+    """Returns the last layer's streams of a reversible stack, differentiable without stored activations."""
     return forward(plan, separate, shared, context, streams)
 
 
@@ -154,9 +154,9 @@ run.defvjp(_run_forward, _run_backward)
 def inverse_error(
     plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
 ) -> Array:
-    """Returns the error of the recovered input: its largest difference from `x_BLD`, relative to the largest |x|.
+    """Returns the inversion error: the largest difference of the recovered input from `x_BLD`, over the largest |x|.
 
-    dtype: of the streams; training uses float32.
+    `dtype` is the dtype of the streams; training uses float32.
     """
     x_BLD = x_BLD.astype(dtype)
     streams = forward(plan, separate, shared, context, (x_BLD, x_BLD))

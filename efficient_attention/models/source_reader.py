@@ -56,7 +56,7 @@ class Position(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The results of a position.
+    """The results of one decoding position: vectors for the output layer and the attention's inputs and outputs.
 
     Args:
         hidden_B1D: the last layer's vector, or its combination h~ with the attention output.
@@ -119,7 +119,7 @@ class SourceReader(nnx.Module):
         return self.read_out(given, x_BLD, context.rng), operands
 
     def all_at_once(self, hidden_BLD: Array, context: Context) -> tuple[Given, AttentionOperands | None]:
-        """Returns the results of all positions, computed in parallel from the last layer's vectors.
+        """Returns the decoding results of all positions, computed in parallel from the last layer's vectors.
 
         Only if no state depends on an attention output.
         """
@@ -133,7 +133,7 @@ class SourceReader(nnx.Module):
     # ---- one position after another ----
 
     def first(self, rows: int, dtype: jnp.dtype, other: OtherSequence | None) -> Kept:
-        """Returns the cached values before the first token."""
+        """Returns the cached states and vector before the first token."""
         memory = None if other is None else first_memory(other)
         memory = empty_states(self.config, rows) if memory is None else memory
         of_layers = memory.by_layer()
@@ -162,7 +162,7 @@ class SourceReader(nnx.Module):
         kept: Kept,
         fixed: FixedKeys | FixedSums | None,
     ) -> tuple[Given, Kept]:
-        """Returns the results [B, n, D] of n new tokens, and the cached values after them.
+        """Returns the decoding results [B, n, D] of n new tokens, and the cached values after them.
 
         The product of the layer input depends on no state, so it is computed for all tokens at once.
         """
@@ -206,7 +206,7 @@ class SourceReader(nnx.Module):
         return given._replace(drawn_BH1=drawn_BHn), kept
 
     def before(self, kept: Kept, at: Position) -> Array:
-        """Returns the vector of the position before that this position reads, [B, 1, D]; zeros where a text begins.
+        """Returns the previous position's vector as this position's input, [B, 1, D]; zeros where a text begins.
 
         It is the newest state ('before') or the vector for input feeding ('after').
         """
@@ -225,7 +225,7 @@ class SourceReader(nnx.Module):
         return out, None if operands is None else operands.drawn_BHL
 
     def given(self, hidden_BnD: Array, given: Given, context: Context, fixed: FixedKeys | FixedSums | None) -> Given:
-        """Returns the results of positions from the last layer's vectors and any earlier attention output."""
+        """Returns the decoding results from the last layer's vectors and any earlier attention output."""
         if self.joined is None:
             return given._replace(hidden_B1D=hidden_BnD)
         read_BnD, drawn_BHn = self.ask(hidden_BnD, context, fixed)

@@ -31,7 +31,7 @@ from efficient_attention.recurrence.recur import State
 
 
 class Shared(NamedTuple):
-    """Differentiable inputs of all layers: shared parameters, terms of the logits, and another sequence."""
+    """The differentiable inputs of all layers: shared parameters, terms of the logits, and another sequence."""
 
     layer: nnx.State | None
     terms: Terms
@@ -253,7 +253,7 @@ class Stack(nnx.Module):
 
 
 class LayerCall(NamedTuple):
-    """How to call a layer: its graph, its mechanism, and the inputs of all layers."""
+    """A callable layer: its graph, its mechanism, and the inputs of all layers."""
 
     mechanism: Mechanism
     context: Context

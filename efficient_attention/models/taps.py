@@ -44,13 +44,16 @@ class Inside(NamedTuple):
 
 
 def taps_of(layers: LayerTap, dtype: DTypeLike) -> Taps:
-    """Returns the activations from the layers' stacked streams and operands; outputs have the given dtype."""
+    """Returns the layer activations from stacked streams and operands; outputs have the given dtype."""
     streams, attention = layers
     return Taps(end(streams, dtype), attention)
 
 
 def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
-    """Returns the stacked activations from a list per layer; tables of distances may differ in length."""
+    """Returns the layer activations from a list with one entry per layer.
+
+    Tables of distances may differ in length; shorter ones are padded.
+    """
     tables = [one.relative.table for _, attention in layers for one in attention.values() if one.relative]
     longest = max((len(table) for table in tables), default=0)
     layers = [
@@ -60,7 +63,7 @@ def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
 
 
 def lengthened(operands: AttentionOperands, rows: int) -> AttentionOperands:
-    """Returns the operands with `rows` rows in their table of distances, padded with copies of its last row."""
+    """Returns the attention operands with their table of distances padded to `rows` rows, by copies of its last row."""
     relative = operands.relative
     if relative is None:
         return operands

@@ -53,7 +53,7 @@ def t5_v1_1_fields(size: str) -> dict[str, Any]:
 
 
 def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forward_width: int) -> dict[str, Any]:
-    """Returns the fields of both versions.
+    """Returns the `model` fields that both versions of T5 share.
 
     Matrices are initialised as in T5, with two exceptions whose standard deviation is 1 in T5. Here the token table is
     a normal truncated at two standard deviations (0.88), and the separate output of 1.1 has deviation width^-0.5.

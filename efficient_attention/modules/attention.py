@@ -31,7 +31,7 @@ DRAW_STREAM = 0x64726177  # folded into a layer's dropout key for samples that a
 
 
 class AttentionOperands(NamedTuple):
-    """The inputs of an attention's weights, as arguments of `attention_weights`."""
+    """The arrays that determine an attention's weights, as arguments of `attention_weights`."""
 
     query_BLHK: Array
     key_BMHK: Array
@@ -143,7 +143,7 @@ class Attention(Projections):
     def run(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Array, AttentionOperands]:
-        """Returns the attention output and the compared queries and keys.
+        """Returns the attention output, and the queries and keys as they enter the scores.
 
         A query attends within its segment, including the memory.
 
@@ -205,7 +205,7 @@ class Attention(Projections):
     def operands(
         self, q_BLHK: Array, k_BMHK: Array, v_BMHK: Array | None, context: Context, *, distances: int
     ) -> AttentionOperands:
-        """Returns the compared queries and keys, the values, and the other operands of the scores."""
+        """Returns the queries and keys as they enter the scores, the values, and the other operands of the scores."""
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, distances, context.distance_biases)
@@ -287,9 +287,9 @@ def keys_of_queries(q_BLHK: Array) -> Array:
 
 
 class General(nnx.Module):
-    """The query q W of scores q W k, with a matrix per head, [B, L, H, K] -> [B, L, H, K].
+    """The score matrices W of scores q W k: they multiply the queries, [B, L, H, K] -> [B, L, H, K].
 
-    Source: Luong et al. 2015, arXiv 1508.04025, equation 8, "general".
+    There is one matrix per head. Source: Luong et al. 2015, arXiv 1508.04025, equation 8, "general".
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -298,20 +298,20 @@ class General(nnx.Module):
         self.matrix = nnx.Param(draw(rngs.params(), (config.heads, width, width), jnp.float32))
 
     def __call__(self, q_BLHK: Array) -> Array:
-        """Returns the queries to multiply with keys."""
+        """Returns the queries times the score matrices."""
         matrix_HKJ = jnp.asarray(self.matrix[...], q_BLHK.dtype)
         return float32_einsum('BLHK,HKJ->BLHJ', q_BLHK, matrix_HKJ).astype(q_BLHK.dtype)
 
 
 class Additive(nnx.Module):
-    """The vector v of scores v tanh(q + k), one per head: [H, K] (Bahdanau et al. 2014, arXiv 1409.0473)."""
+    """The vector v of additive scores v tanh(q + k), one per head: [H, K] (Bahdanau et al. 2014, arXiv 1409.0473)."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         draw = kernel_init(config, 1.0 / math.sqrt(config.head_width))
         self.vector = nnx.Param(draw(rngs.params(), (config.heads, config.head_width), jnp.float32))
 
     def __call__(self) -> Array:
-        """Returns v [H, K], float32."""
+        """Returns the vectors v of additive scores, float32 [H, K]."""
         return jnp.asarray(self.vector[...])
 
 

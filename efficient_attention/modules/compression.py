@@ -116,5 +116,5 @@ def told_losses(config: LayerConfig) -> dict[str, float]:
 
 
 def over_layers(told: Told) -> Told:
-    """Returns the auxiliary losses summed over the leading layer axis."""
+    """Returns the auxiliary layer losses summed over the leading layer axis."""
     return {name: sums_N.sum(axis=0) for name, sums_N in told.items()}

@@ -58,7 +58,7 @@ class CompressedLayerMemory(NamedTuple):
         return LayerMemory(spread(states_BMD, 'BMD'), segments_BM)
 
     def leaving(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
-        """Returns the L oldest tokens of the recent memory and the segment, which the segment evicts."""
+        """Returns the L tokens that the segment evicts: the oldest tokens of the recent memory and the segment."""
         (states_BMD, segments_BM), count = self.recent, segments_BL.shape[1]
         if segments_BM.shape[1] < count:
             states_BMD = jnp.concatenate([states_BMD, x_BLD.astype(states_BMD.dtype)], axis=1)
@@ -143,7 +143,7 @@ class ContextOptions(TypedDict, total=False):
 
 
 def given(other: OtherSequence | None, reader: str) -> OtherSequence:
-    """Returns the other sequence; raises ValueError if the call brings none for `reader`."""
+    """Returns `other`; raises ValueError with the name of its `reader` if it is None."""
     if other is None:
         raise ValueError(f'{reader} reads another sequence; give it as `other`')
     return other

@@ -103,7 +103,7 @@ class CrossAttention(Projections):
 
 
 def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) -> CallOptions:
-    """Returns `options` with the segments and positions of both sequences, and the sampling key.
+    """Returns the options of `attend` with segments and positions of both sequences, and the sampling key.
 
     Positions are omitted if the mechanism does not compare positions, because array positions rule out some backends.
     """
@@ -134,7 +134,7 @@ class Centres(nnx.Module):
         self.vector = nnx.Param(draw(rngs.params(), (config.heads, config.head_width), jnp.float32))
 
     def __call__(self, x_BLD: Array) -> Array:
-        """Returns the shares, float32 in (0, 1)."""
+        """Returns the position of each query as a share of the other sequence's length, float32 in (0, 1)."""
         hidden_BLI = jnp.tanh(self.hidden(x_BLD).astype(jnp.float32))
         hidden_BLHK = hidden_BLI.reshape(*x_BLD.shape[:2], self.config.heads, self.config.head_width)
         vector_11HK = jnp.asarray(self.vector[...])[None, None]

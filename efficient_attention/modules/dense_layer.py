@@ -61,7 +61,7 @@ class Dense(nnx.Linear):
         return out.astype(self.preferred_element_type or self.dtype)
 
     def quantized(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
-        """Returns the product of rounded operands.
+        """Returns the quantized product with the kernel, plus the bias if there is one.
 
         It is computed in float32, except for int8 inputs times a stored int8 kernel.
         """
@@ -127,7 +127,7 @@ gathering_product.defvjp(_gathering_forward, _gathering_backward)
 
 
 def once_more(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array, Float[Array, '... O']]:
-    """Returns both arrays unchanged, but prevents gathering the kernel before the gradient is available.
+    """Returns kernel and gradient unchanged, but prevents gathering the kernel before the gradient is available.
 
     Otherwise, without a scan over layers, the compiler would reuse and store the gathered kernel of the forward pass.
     """
@@ -149,7 +149,7 @@ def bfloat16_dense(
 def product(
     left: Float[Array, '...'], right: Float[Array, '...'], left_axes: tuple[int, ...], right_axes: tuple[int, ...]
 ) -> Float[Array, '...']:
-    """Returns the float32 sums of products over these axes."""
+    """Returns the float32 contraction of two arrays over the given axes."""
     return lax.dot_general(left, right, ((left_axes, right_axes), ((), ())), preferred_element_type=jnp.float32)
 
 

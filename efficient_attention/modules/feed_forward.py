@@ -16,7 +16,7 @@ from efficient_attention.modules.parameters import linear
 
 
 class FeedForward(nnx.Module):
-    """activation(x W_up + b) W_down + b per position, [B, L, D] -> [B, L, D].
+    """The feed-forward sub-layer: activation(x W_up + b) W_down + b per position, [B, L, D] -> [B, L, D].
 
     With `feed_forward_gate`: (activation(x W_gate + b) * (x W_up + b)) W_down + b (Shazeer 2020, arXiv 2002.05202).
 
@@ -50,7 +50,7 @@ class FeedForward(nnx.Module):
         return out_nBcD.swapaxes(0, 1).reshape(batch, chunks * self.chunk, width)[:, :length]
 
     def compute(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """Returns the output for all given positions at once."""
+        """Returns the feed-forward output for all given positions at once."""
         activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], spread(self.up(x_BLD), 'BLF')
         wide_BLF = activate(up_BLF) if self.gate is None else activate(spread(self.gate(x_BLD), 'BLF')) * up_BLF
         return spread(self.down(dropout(wide_BLF, self.dropout_rate, rng)), 'BLD')
@@ -74,7 +74,7 @@ def gelu_sigmoid(x: Float[Array, '...']) -> Float[Array, '...']:
     return x * jax.nn.sigmoid(1.702 * x)
 
 
-# By their names in configs.
+# Activation functions by their names in configs.
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_tanh': gelu_tanh,
     'gelu_erf': gelu_erf,

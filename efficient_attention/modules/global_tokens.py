@@ -86,7 +86,7 @@ def attend_with_global(
     k_BTHK, v_BTHK = pick(k_BLHK, places_BT), pick(v_BLHK, places_BT)
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
     of_global, global_lse = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
-    assert local_lse is not None and global_lse is not None  # both were asked for
+    assert local_lse is not None and global_lse is not None  # both calls set return_lse
     out_BLHK, _ = merge([(local, local_lse), (of_global, global_lse)])
     q_BTHK = pick(tokens.query_BLHK, places_BT)
     third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)

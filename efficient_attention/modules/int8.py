@@ -21,7 +21,7 @@ EXACT = 2**10  # number of code products, each at most 2^14, that float32 sums e
 
 
 def scale_of(x: ArrayLike, axis: int) -> Array:
-    """Returns the float32 scale of a unit code along an axis, with this axis of size 1."""
+    """Returns the float32 scales along an axis, the value of one integer step; this axis gets size 1."""
     most = jnp.abs(jnp.asarray(x, jnp.float32)).max(axis=axis, keepdims=True)
     return jnp.maximum(most / HALF_RANGE, SMALLEST)
 

@@ -27,7 +27,7 @@ class LearnedOperands(nnx.Module):
                 setattr(self, name, nnx.Param(drawn(declared[name], rngs)))
 
     def __call__(self, shared: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Returns these arrays and the shared arrays by name, float32, as an argument of `attend`."""
+        """Returns the layer's and the shared learned arrays by name, float32, as an argument of `attend`."""
         means = {} if self.running_means is None else self.running_means()
         own = {name: means[name] if name in means else jnp.asarray(getattr(self, name)[...]) for name in self.names}
         return own | dict(shared or {})

@@ -16,33 +16,33 @@ class LowRank(nnx.Module):
     """A dense layer with a low-rank kernel, x A B + b: [..., I] -> [..., r] -> [..., O]."""
 
     def __init__(self, config: LayerConfig, like: Dense, rank: int, *, rngs: nnx.Rngs) -> None:
-        """`like` is the dense layer that it replaces."""
+        """Creates both factors; `like` is the dense layer that they replace."""
         self.left = linear(config, like.in_features, rank, rngs, use_bias=False)
         self.right = linear(config, rank, like.out_features, rngs, use_bias=like.bias is not None)
 
     def __call__(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
-        """Returns the two products, plus the bias if there is one."""
+        """Returns the inputs times both factors, plus the bias if there is one."""
         return self.right(self.left(inputs))
 
 
 class LowRankTable(nnx.Module):
-    """A table of narrow vectors [V, r] with a projection [r, E]: the rows of T P.
+    """A low-rank table, the rows of T P: narrow vectors T [V, r] times a projection P [r, E].
 
     The product replaces the vector of a full table, before sums and norms. A factorised embedding (ALBERT's
     `embedding_width`) applies its projection after them.
     """
 
     def __init__(self, config: LayerConfig, like: Table, rank: int, *, rngs: nnx.Rngs) -> None:
-        """`like` is the table that it replaces."""
+        """Creates both factors; `like` is the table that they replace."""
         self.table = embedding(config, like.num_embeddings, rank, rngs)
         self.projection = linear(config, rank, like.features, rngs, use_bias=False)
 
     def __call__(self, inputs: Int[Array, '...']) -> Float[Array, '... E']:
-        """Returns the vectors of these rows."""
+        """Returns the vectors of these row numbers."""
         return self.projection(self.table(inputs))
 
     def vectors(self, dtype: DTypeLike) -> Float[Array, '...']:
-        """Returns all vectors [V, E] in this dtype."""
+        """Returns all vectors of the table [V, E] in this dtype."""
         return self.table.vectors(dtype) @ self.projection.weights().astype(dtype)
 
 

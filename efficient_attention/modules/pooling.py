@@ -40,7 +40,7 @@ class Pooling(nnx.Module):
         self.multihead = MultiheadPooling(config, rngs=rngs) if kind == 'multihead' else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the vector of each row, in the dtype of `x_BLD`; segment 0 = padding."""
+        """Returns the pooled vector of each row, in the dtype of `x_BLD`; segment 0 = padding."""
         if self.kind == 'first':
             return x_BLD[:, 0]
         if self.multihead is not None:
@@ -49,7 +49,7 @@ class Pooling(nnx.Module):
         return jnp.einsum('BL,BLD->BD', weights_BL, x_BLD.astype(jnp.float32)).astype(x_BLD.dtype)
 
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the float32 weight [B, L] of each position in its row's vector.
+        """Returns the pooling weight of each position, float32 [B, L].
 
         The weights of a row with a token sum to 1.
         """
@@ -69,11 +69,12 @@ class Pooling(nnx.Module):
 
 
 class MultiheadPooling(nnx.Module):
-    """norm(h + FF(h)) with h = norm(s + multi-head attention of s to the row), and s [D] learned.
+    """Multi-head attention pooling of the Set Transformer, with a learned seed vector s [D] as its query.
 
-    Source: Lee et al. 2019, "Set Transformer" (arXiv 1810.00825), equations 6, 7 and 12 with one seed vector. Equation
-    12 has a feed-forward layer before it. As in the released code, the encoder's last feed-forward layer replaces it.
-    Heads and sizes are the encoder's, attention is softmax over all tokens, and there is no dropout.
+    It is norm(h + FF(h)) with h = norm(s + multi-head attention of s to the row). Source: Lee et al. 2019, "Set
+    Transformer" (arXiv 1810.00825), equations 6, 7 and 12 with one seed vector. Equation 12 has a feed-forward layer
+    before it. As in the released code, the encoder's last feed-forward layer replaces it. Heads and sizes are the
+    encoder's, attention is softmax over all tokens, and there is no dropout.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -87,7 +88,7 @@ class MultiheadPooling(nnx.Module):
         self.norms = nnx.List([make_norm(config, width, rngs) for _ in range(2)])
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the vector of each row [B, D], in the dtype of `x_BLD`.
+        """Returns the pooled vector of each row [B, D], in the dtype of `x_BLD`.
 
         Segment 0 = padding; a row of padding gives zeros.
         """
@@ -99,7 +100,7 @@ class MultiheadPooling(nnx.Module):
         return jnp.where((segments_BL > 0).any(axis=1, keepdims=True), pooled_BD, jnp.zeros_like(pooled_BD))
 
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the float32 weight [B, L] of each position, a mean over heads."""
+        """Returns the pooling weight of each position, float32 [B, L], a mean over heads."""
         weights_BHLM = weights_with(*self.compared(x_BLD), EVERYTHING, all_tokens(segments_BL))
         return weights_BHLM[:, :, 0].mean(axis=1)
 
@@ -133,6 +134,6 @@ class Pooler(nnx.Module):
 
 
 def all_tokens(segments_BL: Array) -> CallOptions:
-    """Returns the options by which one query reads all tokens of its row, in any segment."""
+    """Returns the options of `attend` by which one query reads all tokens of its row, in any segment."""
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
     return CallOptions(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)

@@ -32,7 +32,7 @@ class AxialPositions(nnx.Module):
         self.tables = nnx.List(tables)
 
     def __call__(self, positions_BL: Array) -> Array:
-        """Returns the vectors of positions below the product of the shape; NaN for larger positions."""
+        """Returns the vectors of these positions; NaN for positions beyond the shape."""
         vectors = []
         for axis, table in enumerate(self.tables):
             place_BL = positions_BL // math.prod(self.shape[axis + 1 :])

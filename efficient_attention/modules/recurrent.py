@@ -83,7 +83,7 @@ class Recurrent(nnx.Module):
         return None if rng is None or not rate else dropout(jnp.ones((rows, self.config.units)), rate, rng)
 
     def empty_state(self, rows: int) -> State:
-        """Returns the state before the first token."""
+        """Returns the recurrent state before the first token."""
         return self.forward.learned().empty_state(rows)
 
     def go_on(self, x_BnD: Array, context: Context, state: State) -> tuple[Array, State]:
@@ -101,7 +101,7 @@ class CellParameters(nnx.Module):
             setattr(self, name, nnx.Param(self.drawn(config, operand, rngs)))
 
     def drawn(self, config: LayerConfig, operand: Operand, rngs: nnx.Rngs) -> Array:
-        """Returns the initial values of an operand."""
+        """Returns the initial values of one learned array of the cell."""
         first, end = self.cell.biased or (0, self.cell.gates)
         sizes = {'D': config.width, 'U': config.units, 'g': self.cell.gates * config.units}
         sizes['b'] = (end - first) * config.units

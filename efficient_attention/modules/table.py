@@ -37,7 +37,7 @@ class Table(nnx.Embed):
     embedding_scale: nnx.Param | None = None
 
     def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
-        """Returns the vectors of these rows, in the table's `dtype`."""
+        """Returns the vectors of these row numbers, in the table's `dtype`."""
         if self.embedding_scale is not None:
             codes, scales = (jnp.take(one[...], inputs, axis=0) for one in (self.embedding, self.embedding_scale))
             return numbers_of(codes, scales).astype(self.dtype or self.param_dtype)
@@ -54,7 +54,7 @@ class Table(nnx.Embed):
         return self.looked_up(inputs, dtype)
 
     def looked_up(self, inputs: Int[Array, '...'], dtype: DTypeLike) -> Float[Array, '... E']:
-        """Returns the vectors of these rows from a sharded table."""
+        """Returns the vectors of these row numbers from a sharded table."""
         table = lay(jnp.asarray(self.embedding[...], dtype), self.axes, PARAMETERS)
         if inputs.ndim == 2 and self.is_in_parts():
             # Each device looks up its part of every vector, for all rows. Then devices exchange these parts for full
@@ -80,7 +80,7 @@ class Table(nnx.Embed):
         return partition('E', (self.features,), mesh, PARAMETERS)[0] is not None
 
     def vectors(self, dtype: DTypeLike) -> Array:
-        """Returns all vectors in this dtype, gathered and rounded if necessary."""
+        """Returns all vectors of the table in this dtype, gathered and rounded if necessary."""
         if self.embedding_scale is not None:
             return numbers_of(self.embedding[...], self.embedding_scale[...]).astype(dtype)
         if self.quantization != 'none':

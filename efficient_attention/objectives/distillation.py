@@ -78,7 +78,7 @@ class Distillation(OutputObjective):
         return {name: {'kernel': kernel} for name, kernel in kernels.items()}
 
     def with_beside(self, beside: Any) -> Self:
-        """Returns the objective with these projections; see `Objective`."""
+        """Returns the objective with the current projections; see `Objective`."""
         return dataclasses.replace(self, beside=beside)
 
     def weights(self, batch: Batch) -> dict[str, Array]:

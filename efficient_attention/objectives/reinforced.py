@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 
 def surrogate(log_probability_BL: Array, loss_BL: Array, segments_BL: Array) -> Float[Array, '']:
-    """Returns 0, with the second term of the expected loss's gradient as its gradient.
+    """Returns 0; its gradient is the second term of the gradient of the expected loss.
 
     Args:
         log_probability_BL: of the samples at each position, summed over layers and heads.

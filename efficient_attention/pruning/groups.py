@@ -1,7 +1,8 @@
 """Pruning groups: the weights, blocks, heads or feed-forward units that are kept or removed together.
 
-A group names the kernels that its mask multiplies. The scores and the mask of a group are one array. If layers have
-separate parameters, its first axis is the layer axis, as in the kernels.
+A group has entries, such as one entry per head, and names the kernels that the entries mask. An entry is kept or
+removed in all these kernels. The scores and the mask of a group are one array over its entries. If layers have separate
+parameters, its first axis is the layer axis, as in the kernels.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A kernel of a group: its path, its shape, and the part of it that each group entry covers."""
+    """A kernel of a pruning group: its path, its shape, and the part of it that each group entry covers."""
 
     path: str
     shape: tuple[int, ...]  # [I, O] or [N, I, O]
@@ -34,7 +35,7 @@ class Member:
     size: int = 1  # side of a block; rows or columns per entry
 
     def spread(self, entries: Array) -> Array:
-        """Returns the group's entries expanded to the kernel: [..., I, O], or with an axis of size 1."""
+        """Returns a value per group entry, expanded to the kernel: [..., I, O], or with an axis of size 1."""
         if self.way == 'weight':
             return entries
         if self.way == 'block':
@@ -43,7 +44,7 @@ class Member:
         return wide[..., :, None] if self.way == 'rows' else wide[..., None, :]
 
     def sums(self, weights: Array) -> Array:
-        """Returns the sums of the kernel's numbers per group entry."""
+        """Returns the sum of a kernel's weights over the part that each group entry covers."""
         if self.way == 'weight':
             return weights
         if self.way == 'block':
@@ -56,7 +57,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Entries that are kept or removed: the path of their scores, their shape, and the kernels that they cover.
+    """A pruning group: the path and shape of its scores, and the kernels that its entries mask.
 
     Args:
         path: such as 'encoder/stack/layers/attention/heads', or the path of a single kernel.
@@ -74,12 +75,12 @@ class Group:
 
     @property
     def entries(self) -> int:
-        """The number of entries per layer, of which a share is kept."""
+        """The number of group entries per layer, of which a share is kept."""
         return math.prod(self.shape[1:] if self.is_stacked else self.shape)
 
     @property
     def weights(self) -> int:
-        """The number of weights per entry."""
+        """The number of weights per group entry."""
         return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
 
 
@@ -115,7 +116,7 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
 
 
 def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
-    """Returns the group of a single kernel, in blocks of side `block`.
+    """Returns the pruning group of a single kernel, in blocks of side `block`.
 
     Raises:
         InputError: the block size does not divide the kernel.
@@ -128,7 +129,7 @@ def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group
 
 
 def tied(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
-    """Returns the group of a sub-layer's heads or units, which all its kernels share."""
+    """Returns the pruning group of a sub-layer's heads or units, which masks all kernels of the sub-layer."""
     inward = next(kernels[name] for name in INWARD if name in kernels)
     *rest, inner, _ = inward
     entries = inner // head_width if kind == ATTENTION else inner

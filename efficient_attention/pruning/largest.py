@@ -82,7 +82,7 @@ def least(holds: Callable[[Array], Array], most: int) -> Array:
 
 
 def total(masks: Sequence[Array]) -> Array:
-    """Returns the int32 number of True elements.
+    """Returns the int32 number of True elements in all masks.
 
     Rows are summed in float32, which is faster on a CPU and exact below 2^24.
     """

@@ -28,7 +28,7 @@ NO_DRAW = 1e-6  # minimum distance of uniform samples from 0 and 1
 
 @dataclasses.dataclass(frozen=True)
 class Pruner:
-    """The masking of a run's parameters.
+    """The pruner of a run: computes masked parameters from trained parameters, scores and the step.
 
     Args:
         config: the pruning method.
@@ -118,10 +118,10 @@ class Pruner:
         return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], params)
 
     def gates_of(self, group: Group, member: Member, gates: Array) -> Array:
-        """Returns the factors of one kernel of a group.
+        """Returns the gates that multiply one kernel of a group.
 
-        They are the gates. The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other
-        kernels get the binary mask.
+        The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
+        binary mask.
         """
         is_gated = len(group.members) == 1 or member.way == 'rows'  # these kernels read the output of a head or unit
         if self.config.method != 'l0' or is_gated:
@@ -129,7 +129,7 @@ class Pruner:
         return jnp.float32(jax.lax.stop_gradient(gates) > 0.0)
 
     def penalty(self, scores: Any, step: Array | int) -> Array:
-        """Returns the float32 scalar that is added to the loss, once for the full batch."""
+        """Returns the penalty, a float32 scalar added to the loss once for the full batch."""
         if not self.has_penalty:
             return jnp.float32(0.0)
         chance = chance_of_opening if self.config.method == 'l0' else jax.nn.sigmoid
@@ -148,7 +148,7 @@ class Pruner:
         }
 
     def share(self, group: Group) -> float:
-        """Returns the final kept share of a group."""
+        """Returns the share of a group's entries that is kept at the end."""
         of_attention = self.config.keep_attention or self.config.keep
         return of_attention if group.kind == ATTENTION else self.config.keep
 
@@ -162,7 +162,7 @@ class Pruner:
         return jnp.maximum(jnp.where(done < 1.0, on_the_way, round(share * entries)), 1)
 
     def largest(self, group: Group, scores: Array, done: Array) -> Array:
-        """Returns the mask of the kept share of each layer's entries, selected by the largest scores."""
+        """Returns a group's mask of the kept share of each layer's entries, selected by the largest scores."""
         count = self.count(self.share(group), group.entries, done)
         return are_largest_of_each(scores, count) if group.is_stacked else are_largest([scores], count)[0]
 

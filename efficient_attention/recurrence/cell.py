@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def gates(self) -> int:
-        """The number of gates."""
+        """The number of gates in all blocks."""
         return sum(self.blocks)
 
     def parts(self, x: Array, units: int) -> tuple[Array, ...]:

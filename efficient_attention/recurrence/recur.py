@@ -18,7 +18,7 @@ SPLIT = ('recurrent', 'recurrent_bias')  # operands with an axis of all gates
 
 
 class State(NamedTuple):
-    """The state of a cell after the positions that it has read.
+    """The state of a recurrent cell after the positions read so far.
 
     Args:
         vectors: float32 [B, U] each.
@@ -60,7 +60,7 @@ class LearnedCell(NamedTuple):
         return tuple((x_XD @ kernel).reshape(*x_LBD.shape[:2], -1) for kernel in kernels)
 
     def empty_state(self, rows: int) -> State:
-        """Returns the state before the first token."""
+        """Returns the recurrent state before the first token."""
         return State((jnp.zeros((rows, self.units)),) * self.cell.states, jnp.zeros(rows, jnp.int32))
 
 
@@ -148,7 +148,7 @@ def _in_chunks(
 def _run(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
-    """Without segments, each row continues the state's text and has no padding."""
+    """Returns the output and the state after it; `None` segments mean one text per row, without padding."""
     x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
     return _run_products(learned, learned.input_products(x_LBD), x_LBD, segments_BL, state, state_mask_BU)
 

@@ -61,13 +61,13 @@ class Fixed(NamedTuple):
         return self.begins_LB, self.holds_LB
 
     def at(self, position: tuple[Array | None, Array | None]) -> 'Fixed':
-        """Returns the inputs of one position of the scan."""
+        """Returns these inputs for one position of the scan."""
         return Fixed(*position, self.state_mask_BU)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: Fixed) -> States:
-    """Returns the states after each position, float32 [L, B, U] each.
+    """Returns the recurrent states after each position, float32 [L, B, U] each.
 
     Args:
         cell: the recurrent cell.
@@ -101,7 +101,7 @@ class Gates(NamedTuple):
     recurrent: Blocks
 
     def after(self, cell: Cell, read: States) -> States:
-        """Returns the states after the position."""
+        """Returns the recurrent states after this position."""
         first = () if self.activated is None else tuple(jnp.split(self.activated, cell.blocks[0], axis=-1))
         return cell.step((*first, *self.products), self.recurrent, read)
 
