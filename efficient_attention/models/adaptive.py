@@ -147,7 +147,7 @@ class AdaptiveHead(nnx.Module):
         return (self.with_tails(first), *tails)
 
     def with_tails(self, first: Cluster) -> Cluster:
-        """Returns the first cluster with one entry per tail appended to its words."""
+        """Returns the first cluster with the tails' extra softmax entries after its words."""
         table_ne = jnp.concatenate([first.table_ne, self.tails.weights().T])
         projection_Ee = first.projection_Ee if self.first is None else self.first.weights()
         tails_bias = self.tails.bias

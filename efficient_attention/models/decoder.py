@@ -70,9 +70,9 @@ class Decoder(nnx.Module):
     def reading_source(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
-        """Returns `hidden`, and the queries and keys of an attention to the source outside the layers.
+        """Returns the hidden states, and the queries and keys of an attention to the source outside the layers.
 
-        The queries and keys are None without such an attention.
+        The queries and keys are None without such an attention. Arguments as of `embedded`.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         if self.source is None:
@@ -80,7 +80,7 @@ class Decoder(nnx.Module):
         return self.source(self.stack, self.normed, x_BLD, context)
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> tuple[Array, Taps]:
-        """Returns `hidden` and the layer activations: outputs, queries and keys of all layers.
+        """Returns the hidden states and the layer activations: outputs, queries and keys of all layers.
 
         Raises:
             InputError: the decoder reads its source outside its layers.
@@ -136,7 +136,7 @@ class Decoder(nnx.Module):
     def telling(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
-        """Returns `continued` and the auxiliary layer losses: named sums over rows, tokens and layers.
+        """Returns the results of `continued` and the auxiliary layer losses: named sums over rows, tokens and layers.
 
         Args:
             tokens_BL: ids below V.
@@ -156,7 +156,7 @@ class Decoder(nnx.Module):
         return self.normed(x_BLD, rng), memory, told
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """Returns float32 logits [B, L, V] from `hidden`, or from a part of its positions.
+        """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions.
 
         With `adaptive_cutoffs` the result is log-probabilities.
         """

@@ -91,7 +91,7 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> tuple[Array, Array | None]:
-        """Returns `hidden`, and the log-probability of all keys sampled at each position, [B, L].
+        """Returns the hidden states, and the log-probability of all keys sampled at each position, [B, L].
 
         The log-probability is None if nothing is sampled: the cross-attention samples no keys, or `rng` is None.
         """
@@ -138,7 +138,7 @@ class EncoderDecoder(nnx.Module):
         return OtherSequence(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """Returns float32 logits [B, L, V] from `hidden`, or from a part of its positions."""
+        """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions."""
         return self.decoder.logits(hidden_BLD)
 
 

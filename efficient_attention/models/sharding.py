@@ -110,7 +110,7 @@ def letters_of(name: str) -> str:
 
 
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Returns the partition of parameter `name`.
+    """Returns the PartitionSpec of parameter `name`: the mesh axis that shards each dimension.
 
     A dimension stays unsharded if its mesh axis does not divide it, which is logged.
     """

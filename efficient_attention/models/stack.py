@@ -56,9 +56,10 @@ BeforeLayer = AttentionMemory | tuple[State, ...] | None
 
 
 class Turns(NamedTuple):
-    """The parameters of a scan whose steps run one layer per mechanism; a layer's index in its step is its turn.
+    """The mechanisms and parameters of the scan over a stack's layers.
 
-    Exactly one of `separate` and `shared` is None.
+    Each step of the scan runs one layer per mechanism. A turn is the index of a layer in its step. Exactly one of
+    `separate` and `shared` is None.
 
     Args:
         mechanisms: one per turn.

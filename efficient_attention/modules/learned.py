@@ -56,6 +56,9 @@ def drawn(operand: Operand, rngs: nnx.Rngs) -> Float[Array, '...']:
 def make_learned(
     config: LayerConfig, mechanism: Mechanism, *, is_shared: bool = False, rngs: nnx.Rngs
 ) -> LearnedOperands | None:
-    """Returns the learned arrays of a mechanism as parameters; None if it has none of this kind."""
+    """Returns the learned arrays of a mechanism as parameters, either per layer or, with `is_shared`, for all layers.
+
+    The result is None if the mechanism declares no such arrays.
+    """
     made = LearnedOperands(config, mechanism, is_shared=is_shared, rngs=rngs)
     return made if made.names else None
