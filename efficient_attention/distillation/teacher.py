@@ -219,7 +219,7 @@ def open_teacher_model(folder: str) -> Pretrained:
 
 
 def in_type(pretrained: Pretrained, dtype: str) -> Pretrained:
-    """Returns the model with this compute dtype, whatever its config says."""
+    """Returns the model with this compute dtype instead of its config's dtype."""
     return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, dtype=dtype))
 
 

@@ -219,7 +219,7 @@ class UntiedHead(nnx.Module):
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raises InputError if a layer can read later positions at any length."""
+    """Raises InputError unless every layer is causal at any length."""
     require(not config.bidirectional, 'model.bidirectional', True, 'False in a decoder, which reads no later token')
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
         if not mechanism.is_causal:

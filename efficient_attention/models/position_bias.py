@@ -134,7 +134,10 @@ class UntiedPositions(nnx.Module):
 
 
 class Places(NamedTuple):
-    """The arrays of `of_places`: by row index, by difference, and for [CLS]; all are floats with gradients."""
+    """The arrays of TUPE's bias, per position, per index difference and for [CLS].
+
+    All of them are floats, because all get gradients.
+    """
 
     query_BLHK: Array
     key_BLHK: Array

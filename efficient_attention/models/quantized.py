@@ -21,7 +21,7 @@ def quantized_layers(module: nnx.Module) -> list[tuple[str, Layer]]:
 
 
 def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> None:
-    """Sets the quantization of all dense layers and tables in a part of a model, as the config says.
+    """Sets the config's quantization in all dense layers and tables of a part of a model.
 
     Layers with float32 results, such as the last layer of a head, are not quantized.
 

@@ -51,7 +51,7 @@ class Pooling(nnx.Module):
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
         """Returns the pooling weight of each position, float32 [B, L].
 
-        The weights of a row with a token sum to 1.
+        The weights of a row with a token sum to 1. Only for 'first' they are 0 if the first position is padding.
         """
         if self.multihead is not None:
             return self.multihead.weights(x_BLD, segments_BL)

@@ -1,7 +1,7 @@
 """A recurrent cell over rows of vectors: one product for the inputs of all positions, then one scan.
 
 A position reads the state of earlier positions in its segment. The state is zeros where a segment begins. Padding,
-segment 0, may stand anywhere: it does not change the state, and its output is zeros.
+segment 0, is allowed anywhere: it does not change the state, and its output is zeros.
 """
 
 from typing import NamedTuple
