@@ -111,7 +111,7 @@ class StateMemory:
         """Returns the states of one layer, one per direction, from its part of `by_layer`."""
         return tuple(State(vectors, self.segments_B) for vectors in vectors_BU)
 
-    def after(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  the signature of `Memory.after`
+    def after(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  as `Memory`
         """Returns the memory after a segment from its final states, whose first axis is the layers."""
         vectors = jax.tree.map(lambda x_NBU: x_NBU.swapaxes(0, 1), tuple(state.vectors for state in states))
         return StateMemory(vectors, states[0].segments_B[0])
