@@ -95,7 +95,7 @@ class AdaptiveEmbedding(nnx.Module):
             x_BLE = x_BLE + spread(projection(jnp.where(is_inside_BL[..., None], x_BLe, 0)), 'BLE')
         return jnp.asarray(x_BLE)
 
-    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  its tables have these bounds
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  set by its tables
         """Returns the clusters' tables and transposed projections; see `TokenTable`."""
         pairs = zip(self.tables, self.projections, strict=True)
         return [(table.vectors(table.param_dtype), projection.weights().T) for table, projection in pairs]
