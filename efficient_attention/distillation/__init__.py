@@ -1,1 +1,1 @@
-"""Teachers, whose outputs join each batch of a run, and their logits of all training rows, kept in a file."""
+"""Teachers whose outputs join the batches of a run, and cached teacher logits of all training rows."""

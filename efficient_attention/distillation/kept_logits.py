@@ -1,7 +1,7 @@
-"""A teacher's logits of all training rows, computed once and kept in a file.
+"""Cached teacher logits: a file with the logits of all training rows, computed once.
 
-The file is named by two digests, of the teacher's parameters and of the rows. Runs with other seeds, temperatures or
-students read the same file.
+The file name has two digests, of the teacher's parameters and of the rows. Runs with other seeds, temperatures or
+students use the same file.
 """
 
 import dataclasses
@@ -27,30 +27,36 @@ from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.whole_files import whole_file
 
-FOLDER = 'teachers'  # of `distill.cache`
-LARGEST_SHARE = 0.5  # of the host's memory
+FOLDER = 'teachers'  # folder in `distill.cache`
+LARGEST_SHARE = 0.5  # maximum share of the host's memory
 
 
 @dataclasses.dataclass(frozen=True)
 class KeptLogits:
-    """The logits of all training rows, by their number: float32 [rows, ...], tokens padded to the longest row."""
+    """The teacher logits of all training rows by row number: float32 [rows, ...], padded to the longest row."""
 
     logits: np.ndarray
     has_tokens: bool
-    behind: float = 0.0  # what stands where a row has no token
+    behind: float = 0.0  # padding value after a row's tokens
 
     def add(self, batch: HostBatch) -> HostBatch:
-        """The batch with the logits of its rows; rows that fill it up get those of any row, which have no weight."""
+        """Returns the batch with the teacher logits of its rows.
+
+        Filler rows, which have weight 0, get the logits of any row.
+        """
         rows = self.logits[batch['index']]
         if self.has_tokens:
             length = batch['tokens'].shape[-1]
-            missing = max(length - rows.shape[1], 0)  # kept by a run with the same rows and a shorter data.length
+            missing = max(length - rows.shape[1], 0)  # a run with a shorter data.length may have cached these rows
             rows = np.pad(rows[:, :length], ((0, 0), (0, missing), (0, 0)), constant_values=self.behind)
         return batch | {LOGITS: rows}
 
 
 def is_kept(teacher: Teacher, task: Task) -> bool:
-    """Whether logits alone are learned from, and each row of the training data is read at least once."""
+    """Returns whether the run can use cached teacher logits.
+
+    It can if the loss needs only logits and the run reads each training row at least once on average.
+    """
     distill, train = teacher.config.distill, teacher.config.train
     if not distill.keep_logits or distill.inside or not isinstance(task, FineTuningTask):
         return False
@@ -64,17 +70,17 @@ def keep_logits(
     say: Callable[[str], None] = lambda _: None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> KeptLogits | None:
-    """The teacher's logits of all training rows, from their file or computed now; None where they are not kept.
+    """Returns the cached teacher logits, loaded or computed now; None if the run does not cache them.
 
     Args:
-        teacher: of the run; None: it has none.
-        task: whose training rows are read.
+        teacher: of the run; None if it has none.
+        task: provides the training rows.
         evaluation: puts their batches on the devices.
-        say: gets a line before they are computed.
+        say: gets a log line before the computation.
         on_batch: is called before each batch.
 
     Raises:
-        InputError: they need more memory than there is, or their file cannot be read.
+        InputError: the logits need more memory than available, or their file is unreadable.
         RunError: the disk is full.
     """
     if teacher is None or not is_kept(teacher, task):
@@ -84,30 +90,34 @@ def keep_logits(
     name = f'{teacher.digest[:32]}-{rows_digest(features, config.examples.labels)[:32]}.npy'
     path = Path(config.distill.cache, FOLDER, name)
     if not all_have(path):
-        say(f'the teacher reads {len(features):,} training rows once; what it says is kept in {path}')
+        say(f'the teacher computes the logits of {len(features):,} training rows once, into {path}')
         write_once(path, compute(teacher, task, evaluation, on_batch))
     try:
         return KeptLogits(np.load(path, mmap_mode='r'), has_tokens(config), behind(config))
     except (OSError, ValueError) as error:
-        raise InputError(f'{path} cannot be read ({error}); remove it, and it is made again') from None
+        raise InputError(f'{path} cannot be read ({error}); delete it to compute it again') from None
 
 
 def write_once(path: Path, logits: np.ndarray) -> None:
-    """Writes the file in the first process, then in those whose folder is another; raises RunError, the disk full."""
+    """Writes the logits file in the first process, and in each process that does not see this file.
+
+    Raises:
+        RunError: the disk is full.
+    """
     if jax.process_index() == 0:
         write(path, logits)
-    if not all_have(path) and not path.is_file():  # where all processes wait for the first one
+    if not all_have(path) and not path.is_file():  # all processes wait here for the first one
         write(path, logits)
 
 
 def write(path: Path, logits: np.ndarray) -> None:
-    """Writes the file; raises RunError where the disk is full."""
+    """Writes the logits file; raises RunError if the disk is full."""
     with whole_file(path) as partial, partial.open('wb') as file:
         np.save(file, logits)
 
 
 def compute(teacher: Teacher, task: FineTuningTask, evaluation: Evaluation, on_batch: Callable[[], None]) -> np.ndarray:
-    """The logits of all training rows."""
+    """Returns the teacher logits of all training rows."""
     features = task.encoded.train
 
     def results() -> Iterator[tuple[Array, Array]]:
@@ -127,29 +137,36 @@ def compute(teacher: Teacher, task: FineTuningTask, evaluation: Evaluation, on_b
 
 
 def room_for(config: RunConfig, rows: int, shape: Sequence[int]) -> np.ndarray:
-    """Room for the logits of so many rows, of which a batch has this shape; raises InputError where they are many."""
+    """Returns an array for the logits of `rows` rows, filled with the padding value.
+
+    `shape` is the shape of one batch of logits.
+
+    Raises:
+        InputError: the array needs too much of the host's memory.
+    """
     row = (config.data.length, *shape[2:]) if has_tokens(config) else tuple(shape[1:])
     needed = rows * int(np.prod(row)) * 4
     if needed > LARGEST_SHARE * host_memory():
         raise InputError(
-            f'the logits of {rows:,} rows take {in_units(needed)}; compute them anew in each step with '
+            f'the teacher logits of {rows:,} rows take {in_units(needed)}; recompute them in each step with '
             '--config.distill.keep_logits=False'
         )
-    return np.full((rows, *row), behind(config), np.float32)  # a batch may be longer than that of the computation
+    # Padded to data.length, because another batch may be longer than this one.
+    return np.full((rows, *row), behind(config), np.float32)
 
 
 def has_tokens(config: RunConfig) -> bool:
-    """Whether the head has logits of each token, and not of a row."""
+    """Returns whether the head has logits per token, instead of per row."""
     return config.head.kind in ('token', 'span')
 
 
 def behind(config: RunConfig) -> float:
-    """The logit of places behind a row's tokens."""
+    """Returns the padding value of logits after a row's tokens."""
     return NOWHERE if config.head.kind == 'span' else 0.0
 
 
 def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
-    """SHA-256 of what the teacher reads of all rows, and of the names of the outputs, in their order."""
+    """Returns the SHA-256 of the teacher's input of all rows and of the output names, in order."""
     total = hashlib.sha256(json.dumps(labels).encode())
     for feature in features:
         tokens = np.ascontiguousarray(feature['tokens'], np.int32)
@@ -163,7 +180,7 @@ def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
 
 
 def all_have(path: Path) -> bool:
-    """Whether every process of the run finds the file."""
+    """Returns whether every process of the run finds this file."""
     if jax.process_count() == 1:
         return path.is_file()
     return bool(multihost_utils.process_allgather(np.array(path.is_file())).all())

@@ -1,7 +1,7 @@
-"""The teacher of a run: a frozen model, or several, whose outputs join each batch on the devices.
+"""The teacher of a run: one frozen model or an ensemble, whose outputs join each batch on the devices.
 
-It runs without dropout and without gradient. Its parameters are an argument of its program, and no part of the state.
-The checks at the end say whether it fits the task and the student: its inputs, its outputs, its hidden states.
+It runs without dropout and gradients. Its parameters are an argument of its program, not a part of the training state.
+The checks at the end of this file compare its inputs, outputs and hidden states with the task and the student.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 MASKED_LM = 'masked_lm'
 LOGITS = f'{TEACHER}logits'
 FIELD = 'distill.teacher'
-READERS = {  # fields of the group that some terms alone read
+READERS = {  # fields of `distill` -> the terms that read them
     'temperature': ('soft',),
     'layers': MAPPED,
     'projection': ('hidden', 'embeddings'),
@@ -57,26 +57,26 @@ READERS = {  # fields of the group that some terms alone read
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One model of a teacher: its graph, its parameters on the mesh, and the places of our labels in its outputs."""
+    """One model of a teacher: its graph, its parameters on the mesh, and the order of its labels."""
 
     graph: nnx.GraphDef
     params: Any
-    labels: tuple[int, ...]  # () where they stand as ours do
-    has_global: bool  # else tokens that the student's rows mark are as others for it
+    labels: tuple[int, ...]  # index of each of the run's labels; () = the same order
+    has_global: bool  # if False, the student's marks of global tokens are removed
     digest: str  # SHA-256 of parameters, config and labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """What `distill.teacher` names, on the mesh of the run.
+    """The models of `distill.teacher`, on the mesh of the run.
 
     Args:
         config: of the run.
         members: the models; several are an ensemble.
-        layers: the teacher's layer for each of the student's that learns from one, both counted from 1; empty where
-            outputs alone are compared.
-        width: of its vectors.
-        mesh: where it lies.
+        layers: student layer -> teacher layer that it learns from, both counted from 1; empty if only outputs are
+            compared.
+        width: of its hidden states.
+        mesh: its devices.
     """
 
     config: RunConfig
@@ -91,25 +91,28 @@ class Teacher:
         return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
 
     def bytes_on_a_device(self) -> int:
-        """What the parameters take."""
+        """Returns the bytes of the teacher's parameters on one device."""
         leaves = jax.tree.leaves([member.params for member in self.members])
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def join(self, batch: Batch) -> Batch:
-        """The batch with what the teacher says of its rows, by names that begin with 'teacher_', unless it has it."""
+        """Returns the batch with the teacher's arrays, whose names begin with 'teacher_'.
+
+        A batch that already has teacher logits is returned unchanged.
+        """
         return batch if LOGITS in batch else batch | self.said(batch)
 
     def said(self, batch: Batch) -> Batch:
-        """These arrays alone."""
+        """Returns only the teacher's arrays for a batch."""
         return self.program([member.params for member in self.members], batch)
 
     @functools.cached_property
     def program(self) -> Callable[[list[Any], Batch], Batch]:
-        """The jitted function from the members' parameters and a batch to the arrays."""
+        """The jitted function from the members' parameters and a batch to the teacher's arrays."""
         return jax.jit(using_mesh(self.mesh)(self.arrays))
 
     def arrays(self, params: list[Any], batch: Batch) -> Batch:
-        """The arrays that join a batch."""
+        """Returns the teacher's arrays for a batch; not jitted."""
         distill, rows = self.config.distill, len(batch['tokens'])
         models = [nnx.merge(member.graph, one) for member, one in zip(self.members, params, strict=True)]
         batches = [batch if member.has_global else without_global(batch) for member in self.members]
@@ -126,27 +129,27 @@ class Teacher:
         return found | {f'{TEACHER}{name}': jnp.stack(logits).mean(axis=0)}
 
     def objective(self, task: Task) -> Distillation:
-        """The task's objective with the terms of the teacher."""
-        assert isinstance(task.objective, FineTuning | Pretraining)  # the tasks that read config.distill
+        """Returns the task's objective with the distillation terms."""
+        assert isinstance(task.objective, FineTuning | Pretraining)  # only these tasks read config.distill
         widths = self.config.model.width, self.width
         return Distillation(task.objective, self.config.distill, tuple(self.layers), widths)
 
 
 def without_global(batch: Batch) -> Batch:
-    """The batch without its marks of global tokens."""
+    """Returns the batch without its marks of global tokens."""
     return {name: array for name, array in batch.items() if name != 'is_global'}
 
 
 def in_our_order(logits: Array, member: Member) -> Array:
-    """A member's logits with the classes in the order of the run's labels."""
+    """Returns a member's logits with the classes in the order of the run's labels."""
     return logits[..., np.array(member.labels)] if member.labels else logits
 
 
 def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
-    """The teacher of a run, on its mesh; None where it has none.
+    """Returns the teacher of a run, on its mesh; None if the run has none.
 
     Raises:
-        InputError: a folder holds no such model, or one that does not fit the task or the student; names which.
+        InputError: a folder has no such model, or its model does not fit the task or the student; names the folder.
     """
     if not config.distill.is_on:
         return None
@@ -161,30 +164,30 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
 
 
 def warn_of_unknown_pieces(task: Task, where: Path, pretrained: Pretrained) -> None:
-    """Warns where nothing tells whether a teacher's ids stand for the pieces of the run's vocabulary."""
+    """Warns if the teacher has no tokenizer file to compare with the run's vocabulary."""
     if task.vocabulary is not None and pretrained.tokenizer is None:
-        LOG.warning('the teacher %s has no tokenizer file: its ids are taken for those of this run', where)
+        LOG.warning('the teacher %s has no tokenizer file: assuming that its token ids equal those of this run', where)
 
 
 def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Warns where a teacher says its own task's labels, which are taken for this run's by their names."""
+    """Warns if a teacher was trained for another task, because labels are then matched only by name."""
     theirs, ours = pretrained.run.examples.name if pretrained.run else '', config.examples.name
     if config.distill.soft and theirs and ours and theirs != ours:
         LOG.warning('the teacher %s was trained for %s, this run is %s: labels match by name', where, theirs, ours)
 
 
 class Checked(NamedTuple):
-    """The teachers of a run with their folders, and the layer that each of the student's layers learns from."""
+    """The teachers of a run with their folders, and the student-to-teacher layer map."""
 
     opened: list[tuple[Path, Pretrained]]
     layers: dict[int, int]
 
 
 def checked_teachers(config: RunConfig) -> Checked:
-    """The teachers of a run, after all checks for which no data are needed.
+    """Returns the teachers of a run after all checks that need no data.
 
     Raises:
-        InputError: a folder holds no such model, or one that does not fit the student; names which.
+        InputError: a folder has no such model, or its model does not fit the student; names the folder.
     """
     distill = config.distill
     check_student(config)
@@ -204,7 +207,11 @@ def checked_teachers(config: RunConfig) -> Checked:
 
 
 def open_teacher_model(folder: str) -> Pretrained:
-    """The encoder in a folder; raises InputError, which names the field, where there is none."""
+    """Returns the encoder in a folder.
+
+    Raises:
+        InputError: the folder has no encoder; names the field.
+    """
     try:
         return open_encoder(Path(folder))
     except InputError as error:
@@ -212,12 +219,12 @@ def open_teacher_model(folder: str) -> Pretrained:
 
 
 def in_type(pretrained: Pretrained, dtype: str) -> Pretrained:
-    """The model that computes in this type, whatever its own config says."""
+    """Returns the model with this compute dtype instead of its config's dtype."""
     return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, dtype=dtype))
 
 
 def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:
-    """A checked model on the mesh; raises InputError where its parameters are not all there."""
+    """Returns a checked model on the mesh; raises InputError if parameters are missing."""
 
     def make() -> nnx.Module:
         module = make_model(config, pretrained, nnx.Rngs(0))
@@ -227,7 +234,7 @@ def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Me
 
     graph, state = nnx.split(nnx.eval_shape(make))
     shapes, found = nnx.to_pure_dict(state), pretrained.params() if pretrained.codes is None else pretrained.codes()
-    if not config.distill.soft:  # nothing reads its head
+    if not config.distill.soft:  # the head is not used
         empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         found = empty | {'encoder': found['encoder']}
     try:
@@ -248,7 +255,7 @@ def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Me
 
 
 def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> FineTuningModel | PretrainingModel:
-    """The teacher's model, in the form of the student's."""
+    """Returns the teacher's module, of the same kind as the student's."""
     if config.task == 'pretraining':
         return PretrainingModel(pretrained.model, has_pairs=False, rngs=rngs)
     transform = config.head.transform if config.head.kind == 'towers' else 'none'
@@ -257,13 +264,16 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
 
 
 def set_fields(config: Any) -> dict[str, Any]:
-    """The fields that are not at their defaults, so that fields of later versions make no other teacher of this one."""
+    """Returns the config fields that differ from their defaults.
+
+    So fields added in later versions do not change a teacher's digest.
+    """
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     return {name: value for name, value in to_dict(config).items() if getattr(config, name) != defaults[name]}
 
 
 def digest_of(params: Any, described: Mapping[str, Any]) -> str:
-    """SHA-256 of arrays and their names, and of what makes numbers and labels of them."""
+    """Returns the SHA-256 of arrays, their names, and the described config."""
     total = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         total.update(f'{path_name(path)} {leaf.shape}'.encode())
@@ -272,14 +282,14 @@ def digest_of(params: Any, described: Mapping[str, Any]) -> str:
 
 
 def label_places(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
-    """The place in the teacher's outputs of each of the run's labels; () where there are none to be matched."""
+    """Returns the index of each of the run's labels in the teacher's outputs; () if no reordering is needed."""
     if not config.distill.soft or config.task == 'pretraining' or pretrained.labels == config.examples.labels:
         return ()
     return tuple(pretrained.labels.index(label) for label in config.examples.labels)
 
 
 def check_student(config: RunConfig) -> None:
-    """Raises InputError where a term of the loss does not serve the student, whatever the teacher is."""
+    """Raises InputError if a distillation term does not fit the student, with any teacher."""
     distill, model = config.distill, config.model
     for field, terms in READERS.items():
         value, default = getattr(distill, field), type(distill).__dataclass_fields__[field].default
@@ -289,19 +299,21 @@ def check_student(config: RunConfig) -> None:
     if config.head.kind == 'multi_hop' and distill.soft:
         raise InputError(f"distill.soft is {distill.soft}; head.kind 'multi_hop' has no soft targets, so it must be 0")
     if distill.inside and config.head.sentence_layers:
-        raise InputError(f'distill.{distill.inside[0]} needs one row a text; head.sentence_layers makes a row of each')
+        raise InputError(
+            f'distill.{distill.inside[0]} needs one row per text; head.sentence_layers makes one row per sentence'
+        )
     check_heads(config, 'the student', model)
 
 
 def check_vocabularies(config: RunConfig) -> None:
-    """Raises InputError unless the teachers and the checkpoint that the student starts from share one vocabulary."""
+    """Raises InputError unless the teachers and the student's start checkpoint have the same vocabulary."""
     start = config.train.start_from
     begins = {Path(start): 'train.start_from'} if start and not config.train.start_random else {}
     check_combinable({Path(folder): FIELD for folder in config.distill.teachers} | begins)
 
 
 def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
-    """Raises InputError where a term compares attention that is not softmax over products of all pairs."""
+    """Raises InputError if a term compares attention other than plain softmax over all pairs."""
     for name in config.distill.inside:
         if name not in HEADS:
             continue
@@ -317,27 +329,27 @@ def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
         for field, value in faults.items():
             if value:
                 raise InputError(
-                    f'distill.{name} compares the attention of all pairs of tokens by their products alone; {who} has '
+                    f'distill.{name} compares plain dot-product attention over all pairs of tokens; {who} has '
                     f'{field} {value!r}'
                 )
 
 
 def check_table(where: Path, pretrained: Pretrained, ids: int) -> None:
-    """Raises InputError where the teacher's table is too small for so many different ids."""
+    """Raises InputError if the teacher's token table has fewer than `ids` rows."""
     if pretrained.model.vocab_size < ids:
-        raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; the rows have {ids}')
+        raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; this run needs {ids}')
 
 
 def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Raises InputError where the teacher cannot read the student's rows, whatever their tokens are."""
+    """Raises InputError if the teacher cannot read the student's rows, whatever their tokens are."""
     limit = pretrained.model.position_limit
     if limit is not None and limit < config.data.length:
         raise InputError(f'{FIELD} {where} has {limit} positions; data.length is {config.data.length}')
     theirs, ours = pretrained.model.global_tokens, config.model.global_tokens
     if theirs and not ours:
-        raise InputError(f'{FIELD} {where} has global tokens, and the rows of a student without them mark none')
+        raise InputError(f'{FIELD} {where} has global tokens, but the rows of a student without them mark none')
     if 0 < theirs < ours:
-        raise InputError(f'{FIELD} {where} has places for {theirs} global tokens; model.global_tokens is {ours}')
+        raise InputError(f'{FIELD} {where} supports at most {theirs} global tokens; model.global_tokens is {ours}')
     try:
         check_sequence(config.mesh, pretrained.model, {})
         if config.task == 'pretraining' and config.data.pairs == 'none' and not config.has_arena_rows:
@@ -347,24 +359,24 @@ def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> 
 
 
 def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Raises InputError where the teacher does not say what the student learns to say."""
+    """Raises InputError if the teacher's outputs do not match the student's."""
     if config.task == 'pretraining':
         if pretrained.problem != 'fill_mask':
             raise InputError(f'{FIELD} {where} has no masked-LM head, which distill.soft learns from')
         if pretrained.model.vocab_size != config.model.vocab_size:
             raise InputError(
-                f'{FIELD} {where} has {pretrained.model.vocab_size} logits a word; model.vocab_size is '
+                f'{FIELD} {where} has {pretrained.model.vocab_size} logits per word; model.vocab_size is '
                 f'{config.model.vocab_size}'
             )
         return
     if pretrained.problem != config.examples.problem:
         raise InputError(
             f'{FIELD} {where} has {a_head(pretrained)}; examples.problem is {config.examples.problem!r}. Fine-tune it '
-            'for that first, or learn from its layers alone with distill.soft=0'
+            'for that first, or learn only from its layers with distill.soft=0'
         )
     if pretrained.head.kind != config.head.kind:
         raise InputError(
-            f'{FIELD} {where}: head.kind is {pretrained.head.kind!r}; that of the student is {config.head.kind!r}'
+            f'{FIELD} {where}: head.kind is {pretrained.head.kind!r}; the student has {config.head.kind!r}'
         )
     if config.examples.labels and not pretrained.labels:
         raise InputError(
@@ -379,12 +391,12 @@ def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> Non
 
 
 def a_head(pretrained: Pretrained) -> str:
-    """What a checkpoint has on its encoder, in a few words."""
+    """Returns a short description of a checkpoint's head."""
     return 'no head' if pretrained.problem == 'none' else f'a head for {pretrained.problem!r}'
 
 
 def check_inside(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
-    """Raises InputError where both models' vectors or heads cannot be compared."""
+    """Raises InputError if hidden states or heads of both models cannot be compared."""
     distill, student = config.distill, config.model
     check_heads(config, f'{FIELD} {where}', teacher)
     for name in distill.inside:
@@ -397,6 +409,6 @@ def check_inside(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
         if name not in HEADS and not is_mapped and teacher.width != student.width:
             advice = '' if name == 'cosine' else "; use distill.projection 'own' or 'one'"
             raise InputError(
-                f'distill.{name} compares vectors as they are; {FIELD} {where} is {teacher.width} wide, the student '
+                f'distill.{name} compares vectors of equal width; {FIELD} {where} is {teacher.width} wide, the student '
                 f'{student.width}{advice}'
             )

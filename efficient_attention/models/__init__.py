@@ -1,1 +1,1 @@
-"""Whole models: embeddings, a stack of layers, heads; memory, decoding, named sizes, sharding, FLOPs."""
+"""Complete models: embeddings, layer stacks and heads; memory, decoding, named sizes, sharding, FLOPs."""

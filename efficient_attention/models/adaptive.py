@@ -1,12 +1,14 @@
-"""Large vocabularies in clusters: narrower vectors for rarer words, and logits of a cluster only where it is needed.
+"""Adaptive embeddings and adaptive softmax: a large vocabulary in clusters by word frequency.
 
-Ids are in the order of falling frequency and `adaptive_cutoffs` cut them into a first cluster and tails. The first
-cluster's softmax has one more entry for each tail:
+Ids are in order of falling frequency. `adaptive_cutoffs` splits them into a first cluster and tail clusters. Rarer
+clusters may have narrower vectors. The first cluster's softmax has one extra entry per tail:
 
     log p(word) = log p(tail | first) + log p(word | tail)
 
+`objectives/adaptive_loss.py` computes the loss without the logits of unused tails.
+
 Sources: Grave et al. 2017, arXiv 1609.04309 (softmax); Baevski and Auli 2019, arXiv 1809.10853 (embeddings, widths);
-Dai et al. 2019, arXiv 1901.02860 (tails in natural order, the output's first projection its own).
+Dai et al. 2019, arXiv 1901.02860 (tails in natural order, a separate first projection in the output layer).
 """
 
 from typing import NamedTuple, Protocol
@@ -23,9 +25,9 @@ from efficient_attention.modules.table import Table, table_logits
 
 
 class Cluster(NamedTuple):
-    """What gives the logits of the n words of one cluster: x @ projection @ table transposed + bias.
+    """The parameters for the logits of one cluster of n words: x @ projection @ table^T + bias.
 
-    e is the width of the cluster's vectors, E or less.
+    e is the width of the cluster's vectors, at most E.
     """
 
     table_ne: Array
@@ -33,39 +35,42 @@ class Cluster(NamedTuple):
     bias_n: Array | None
 
     def logits(self, x_BLE: Array) -> Array:
-        """float32 [B, L, n]."""
+        """Returns the cluster's float32 logits [B, L, n]."""
         x_BLe = x_BLE if self.projection_Ee is None else x_BLE @ self.projection_Ee.astype(x_BLE.dtype)
         table_ne = jnp.asarray(self.table_ne, x_BLe.dtype)
         logits_BLn = table_logits(x_BLe, table_ne)
         return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
 
 
-Bounds = tuple[tuple[int, int], ...]  # the first id of each cluster and the one after its last
+Bounds = tuple[tuple[int, int], ...]  # (first id, end) per cluster; the end is exclusive
 
 
 class TokenTable(Protocol):
-    """The vectors of all words, as embeddings and output layers read them."""
+    """The interface of a word embedding table, for embeddings and output layers."""
 
     def __call__(self, tokens_BL: Array) -> Array:
-        """The words' vectors [B, L, E]."""
+        """Returns the words' vectors [B, L, E]."""
         ...
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
-        """Each cluster's table [n, e], and the matrix [E, e] to it where clusters have widths of their own."""
+        """Returns each cluster's table [n, e] and its projection [E, e].
+
+        The projection is None if all clusters have the same width.
+        """
         ...
 
 
 class WholeTable(Table):
-    """One table [V, E] for all words."""
+    """One embedding table [V, E] for all words."""
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
-        """See `TokenTable`; the clusters' rows of the table."""
+        """Returns the clusters' rows of the table; see `TokenTable`."""
         table_VE = self.vectors(self.param_dtype)
         return [(table_VE[start:stop], None) for start, stop in bounds]
 
 
 class AdaptiveEmbedding(nnx.Module):
-    """Vectors of width E from a table [n_i, E / divisor^i] and a projection for each cluster i."""
+    """A word embedding of width E in clusters: a table [n_i, E / divisor^i] and a projection per cluster i."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.bounds = cluster_bounds(config)
@@ -79,7 +84,10 @@ class AdaptiveEmbedding(nnx.Module):
         )
 
     def __call__(self, tokens_BL: Array) -> Array:
-        """[B, L, E]; each cluster is looked up at every place and counts at those of its own tokens."""
+        """Returns the words' vectors [B, L, E].
+
+        Each cluster looks up a vector at every position. The vector counts only where the token is in this cluster.
+        """
         x_BLE: Array | float = 0.0
         for (start, stop), table, projection in zip(self.bounds, self.tables, self.projections, strict=True):
             is_inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
@@ -87,23 +95,24 @@ class AdaptiveEmbedding(nnx.Module):
             x_BLE = x_BLE + spread(projection(jnp.where(is_inside_BL[..., None], x_BLe, 0)), 'BLE')
         return jnp.asarray(x_BLE)
 
-    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  its tables are cut by them
-        """See `TokenTable`; the clusters' tables, and their projections transposed."""
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  set by its tables
+        """Returns the clusters' tables and transposed projections; see `TokenTable`."""
         pairs = zip(self.tables, self.projections, strict=True)
         return [(table.vectors(table.param_dtype), projection.weights().T) for table, projection in pairs]
 
 
 class AdaptiveHead(nnx.Module):
-    """Log-probabilities of the vocabulary by clusters: from the embedding's table, or from another one if it is untied.
+    """An output layer that gives log-probabilities of a vocabulary in clusters.
 
-    The tails' projections are the token embedding's where the output is tied; the first cluster's is always the head's.
+    With a tied output, it uses the embedding's tables and the tails' projections. Otherwise it has a separate table.
+    The first cluster always has a projection of this head.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width, narrow = config.embedding_width, cluster_widths(config)[0]
         self.bounds = cluster_bounds(config)
         self.projection = linear(config, config.width, width, rngs) if width != config.width else None
-        # The untied table; checkpoints have it by this name.
+        # The separate table of an untied output. Checkpoints use the name `own`.
         self.own = None if config.tied_output else token_table(config, rngs)
         has_first = config.tied_output and config.adaptive_divisor > 1
         self.first = linear(config, width, narrow, rngs, use_bias=False) if has_first else None
@@ -111,7 +120,7 @@ class AdaptiveHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:
-        """float32 log-probabilities [B, L, V]."""
+        """Returns float32 log-probabilities [B, L, V]."""
         (first, *tails), x_BLE = self.clustered(x_BLD, table)
         log_p_BLn = jax.nn.log_softmax(first.logits(x_BLE))
         words = self.bounds[0][1]
@@ -122,11 +131,14 @@ class AdaptiveHead(nnx.Module):
         return jnp.concatenate([log_p_BLn[..., :words], *of_tails], axis=-1)
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[Cluster, ...], Array]:
-        """The clusters, the first one with an entry for each tail after its words, and what they read, [B, L, E]."""
+        """Returns the vocabulary's clusters and their input vectors [B, L, E].
+
+        The first cluster has one entry per tail after its words.
+        """
         return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
 
     def clusters(self, table: TokenTable) -> tuple[Cluster, ...]:
-        """The first cluster, with an entry for each tail after its words, and the tails."""
+        """Returns the vocabulary's clusters: the first, with one entry per tail after its words, and the tails."""
         arrays = (table if self.own is None else self.own).clusters(self.bounds)
         first, *tails = (
             Cluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
@@ -135,7 +147,7 @@ class AdaptiveHead(nnx.Module):
         return (self.with_tails(first), *tails)
 
     def with_tails(self, first: Cluster) -> Cluster:
-        """The first cluster with the entries of the tails after its words."""
+        """Returns the first cluster with the tails' extra softmax entries after its words."""
         table_ne = jnp.concatenate([first.table_ne, self.tails.weights().T])
         projection_Ee = first.projection_Ee if self.first is None else self.first.weights()
         tails_bias = self.tails.bias
@@ -145,7 +157,10 @@ class AdaptiveHead(nnx.Module):
 
 
 def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmbedding:
-    """Ids [B, L] to vectors [B, L, E]: one table, or one for each cluster where their widths differ."""
+    """Returns the word embedding: one table, or one table per cluster if their widths differ.
+
+    It maps ids [B, L] to vectors [B, L, E].
+    """
     if config.adaptive_divisor > 1:
         return AdaptiveEmbedding(config, rngs=rngs)
     dtype, draw = config.compute_dtype, weight_init(config)
@@ -156,12 +171,12 @@ def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmb
 
 
 def cluster_bounds(config: ModelConfig) -> Bounds:
-    """The first id of each cluster and the one after its last."""
+    """Returns the first id and the exclusive end of each vocabulary cluster."""
     edges = (0, *config.adaptive_cutoffs, config.vocab_size)
     return tuple(zip(edges, edges[1:], strict=False))
 
 
 def cluster_widths(config: ModelConfig) -> tuple[int, ...]:
-    """The width of each cluster's vectors, E / divisor^i rounded down."""
+    """Returns the vector width of each vocabulary cluster, E / divisor^i rounded down."""
     clusters = len(config.adaptive_cutoffs) + 1
     return tuple(config.embedding_width // config.adaptive_divisor**number for number in range(clusters))

@@ -1,4 +1,4 @@
-"""Which part of a source each token of a target reads: the weights of a decoder's cross-attention."""
+"""Cross-attention weights of a decoder: which source tokens each target token attends to."""
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +17,20 @@ from efficient_attention.modules.layer import CROSS_ATTENTION
 def cross_weights(
     decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence, *, layer: int = -1
 ) -> Array:
-    """float32 [B, H, L, M]: the weights by which the token at each place reads the source, for what follows it.
+    """Returns the float32 cross-attention weights [B, H, L, M] of one layer.
 
-    Row t belongs to the prediction of token t + 1. FAVOR's are its implicit weights.
+    Row t belongs to the prediction of token t + 1. For FAVOR the result is its implicit weights.
 
     Args:
         decoder: of an encoder-decoder.
-        tokens_BL: what it reads, the start symbol first.
+        tokens_BL: the decoder's input, with the start symbol first.
         segments_BL: 0 = padding, whose weights are 0.
-        other: what `EncoderDecoder.encode` gave.
-        layer: the number of the layer, negative from the last one; not read where one attention serves all.
+        other: the result of `EncoderDecoder.encode`.
+        layer: the layer's number; negative numbers count from the last layer. Ignored if all layers share one
+            attention.
 
     Raises:
-        InputError: the decoder reads the source by its first states alone, without weights.
+        InputError: the decoder reads the source only through its initial states, so there are no weights.
     """
     config = decoder.config
     if config.source_reading != 'layers':
@@ -45,10 +46,12 @@ def cross_weights(
 
 
 def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence) -> Array:
-    """`cross_weights` of a decoder whose layers do not read the source themselves."""
+    """Returns `cross_weights` of a decoder with one attention to the source outside its layers."""
     config, operands = decoder.config, decoder.reading_source(tokens_BL, segments_BL, other=other)[1]
     if operands is None:
-        raise InputError(f'model.source_reading is {config.source_reading!r}: no attention to the source, no weights')
+        raise InputError(
+            f'model.source_reading is {config.source_reading!r}: the decoder does not attend to the source'
+        )
     positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
     rng = fold(mechanism_rng(config, 0), config.layers)
     context = Context(segments_BL, positions_BL, mechanism_rng=rng, other=other)

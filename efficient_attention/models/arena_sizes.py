@@ -1,9 +1,9 @@
-"""The models of Long Range Arena by task; Tay et al. 2020, arXiv 2011.04006, and its released settings."""
+"""Model sizes of Long Range Arena per task: Tay et al. 2020, arXiv 2011.04006, and its released settings."""
 
 from typing import Any
 
-# Layers, width, heads, width of all heads, of the feed-forward layer, dropout: what the released settings (`code`,
-# google-research/long-range-arena cd31e5c) and the paper say.
+# Layers, width, heads, width of all heads together, feed-forward width, dropout. 'code' are the released settings
+# (google-research/long-range-arena cd31e5c); 'paper' are the sizes in the paper.
 ARENA_SIZES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
         'listops': (4, 512, 8, 512, 1024, 0.1),
@@ -25,7 +25,7 @@ ARENA_SIZES: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def arena_fields(sizes: tuple[float, ...]) -> dict[str, Any]:
-    """The fields of `model` that give it an original size: layers, width, and so on as in `ARENA_SIZES`."""
+    """Returns the `model` fields for one row of `ARENA_SIZES`."""
     layers, width, heads, inner, feed_forward, dropout = sizes
     return {
         'layers': int(layers),

@@ -1,4 +1,4 @@
-"""The decoder: embeddings, a stack of layers with causal attention, and the logits of each next token."""
+"""The decoder: embeddings, a stack of causal layers, and the logits of each next token."""
 
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -25,7 +25,7 @@ from efficient_attention.modules.table import table_logits
 
 
 class DecoderOptions(TypedDict, total=False):
-    """The keyword arguments of `Decoder.embedded`, which explains them."""
+    """The keyword arguments of `Decoder.embedded`, documented there."""
 
     positions_BL: Array | None
     rng: Array | None
@@ -34,12 +34,12 @@ class DecoderOptions(TypedDict, total=False):
 
 
 class Decoder(nnx.Module):
-    """Token ids to the logits of what follows each of them, [B, L] -> [B, L, V].
+    """A causal model that maps token ids to the logits of each next token, [B, L] -> [B, L, V].
 
     Args:
         config: sizes and choices.
-        sub_layers: what each layer is made of, by default as the config says; with a cross-attention it is the decoder
-            of an encoder-decoder.
+        sub_layers: the sub-layers of each layer; by default from the config. With a cross-attention, this is the
+            decoder of an encoder-decoder.
 
     Raises:
         InputError: an attention of the config reads later positions.
@@ -51,36 +51,39 @@ class Decoder(nnx.Module):
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
         self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
-        # A stack of pre-norm layers leaves its sum unnormalised.
+        # The output of a pre-norm stack is an unnormalised residual sum.
         self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
         self.source = SourceReader(config, rngs=rngs) if has_reader(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
-        """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `embedded`."""
+        """Returns float32 logits; logits at position t depend on tokens 0 ... t; arguments as of `embedded`."""
         return self.logits(self.hidden(tokens_BL, segments_BL, **options))
 
     def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
-        """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
+        """Returns the normalised hidden states [B, L, D], the input of `logits`.
 
-        Arguments as of `embedded`.
+        Hidden states at position t depend on tokens 0 ... t. Arguments as of `embedded`.
         """
         return self.reading_source(tokens_BL, segments_BL, **options)[0]
 
     def reading_source(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
-        """As `hidden`, and the queries and keys by which the source is read apart from the layers, if it is."""
+        """Returns the hidden states, and the queries and keys of an attention to the source outside the layers.
+
+        The queries and keys are None without such an attention. Arguments as of `embedded`.
+        """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         if self.source is None:
             return self.normed(self.stack(x_BLD, context), options.get('rng')), None
         return self.source(self.stack, self.normed, x_BLD, context)
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> tuple[Array, Taps]:
-        """As `hidden`, and what all layers computed on the way.
+        """Returns the hidden states and the layer activations: outputs, queries and keys of all layers.
 
         Raises:
-            InputError: the decoder reads its source apart from its layers.
+            InputError: the decoder reads its source outside its layers.
         """
         check_taps(self)
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
@@ -97,15 +100,15 @@ class Decoder(nnx.Module):
         step: Array | int = 0,
         other: OtherSequence | None = None,
     ) -> tuple[Array, Context]:
-        """The vectors of the embeddings, and what the stack reads beside them.
+        """Returns the embedded tokens, and the context that the stack reads besides them.
 
         Args:
             tokens_BL: ids below V.
-            segments_BL: 0 = padding, 1, 2, ... = packed texts, which never read one another.
-            positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
-            rng: a key, or one for each row; turns dropout on.
-            step: training step, which decides what random mechanisms draw; 0 outside training.
-            other: what cross-attention reads.
+            segments_BL: 0 = padding; 1, 2, ... = packed texts, which do not attend to each other.
+            positions_BL: 0, 1, ... by default; below `max_length` if positions are a learned table.
+            rng: PRNG key, or one per row; enables dropout.
+            step: training step, which determines the samples of random mechanisms; 0 outside training.
+            other: the sequence that cross-attention reads.
         """
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
@@ -114,13 +117,16 @@ class Decoder(nnx.Module):
         return x_BLD, Context(segments_BL, positions_BL, *draws, other=other)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """The last layer's output as `logits` reads it; `rng` (a key, or one a row) turns dropout on."""
+        """Returns the final hidden states for `logits` from the last layer's output.
+
+        `rng` (a PRNG key, or one per row) enables dropout.
+        """
         return last_norm(self.config, self.norm, x_BLD, rng)
 
     def continued(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory]:
-        """The vectors that `logits` reads for the segment that follows on `memory`, and the memory after it.
+        """Returns the hidden states of the segment that follows `memory`, and the memory after it.
 
         Arguments as of `telling`.
         """
@@ -130,18 +136,18 @@ class Decoder(nnx.Module):
     def telling(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
-        """As `continued`, and what the layers told on the way: sums over all rows, tokens and layers, by name.
+        """Returns the results of `continued` and the auxiliary layer losses: named sums over rows, tokens and layers.
 
         Args:
             tokens_BL: ids below V.
-            segments_BL: 0 = padding; else the number of the text, which the memory's tokens have too if they are of it.
-            memory: of the segments before, `empty_memory` at the start; any length. No gradient flows into it. Before
-                a compressed one segments are multiples of `compression_rate`.
-                Padding takes up places like tokens do, so it belongs where a row's text has ended.
-            rng: a key, or one for each row; turns dropout on.
+            segments_BL: 0 = padding; otherwise the text's number. Memory tokens of the same text have the same number.
+            memory: of the earlier segments, of any length; `empty_memory` at the start. No gradient flows into it. With
+                compressed memory, L must be a multiple of `compression_rate`. Padding occupies memory positions like
+                tokens do, so use it only after the end of a row's text.
+            rng: PRNG key, or one per row; enables dropout.
 
         Raises:
-            InputError: the attention, positions or stack of the config keep no memory.
+            InputError: the attention, positions or stack of the config do not support memory.
         """
         check_keeps_memory(self.config)
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
@@ -150,34 +156,34 @@ class Decoder(nnx.Module):
         return self.normed(x_BLD, rng), memory, told
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions.
+        """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions.
 
-        With `adaptive_cutoffs` they are log-probabilities.
+        With `adaptive_cutoffs` the result is log-probabilities.
         """
         return self.head(hidden_BLD, self.embeddings.token)
 
 
 class OutputHead(Protocol):
-    """An output layer, as decoders and losses use it; `table` is the embeddings' `TokenTable`."""
+    """The interface of an output layer, for decoders and losses; `table` is the embeddings' `TokenTable`."""
 
     def __call__(self, x_BLD: Array, table: Any) -> Array:
-        """float32 logits [B, L, V], or log-probabilities where words are in clusters."""
+        """Returns float32 logits [B, L, V], or log-probabilities if the vocabulary is in clusters."""
         ...
 
     def clustered(self, x_BLD: Array, table: Any) -> tuple[tuple[Cluster, ...], Array] | None:
-        """The clusters of words and the vectors [B, L, E] that they read; None where one softmax is over all words."""
+        """Returns the word clusters and their input vectors [B, L, E]; None if one softmax covers all words."""
         ...
 
 
 def make_head(config: ModelConfig, rngs: nnx.Rngs) -> OutputHead:
-    """The output layer that the config asks for."""
+    """Returns the output layer that the config selects."""
     if config.adaptive_cutoffs:
         return AdaptiveHead(config, rngs=rngs)
     return TiedHead(config, rngs=rngs) if config.tied_output else UntiedHead(config, rngs=rngs)
 
 
 class TiedHead(nnx.Module):
-    """Logits from the token table: a dense layer D -> E where they differ, then the table's transpose."""
+    """An output layer that shares the token table: a dense layer D -> E if D != E, then the transposed table."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width = config.embedding_width
@@ -186,7 +192,7 @@ class TiedHead(nnx.Module):
         self.scale = config.width**-0.5 if config.output_scale else 1.0
 
     def __call__(self, x_BLD: Array, table: WholeTable) -> Array:
-        """float32 [B, L, V]."""
+        """Returns float32 logits [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         x_BLE = x_BLE * self.scale if self.scale != 1.0 else x_BLE
         table_VE = table.vectors(x_BLE.dtype)
@@ -194,26 +200,26 @@ class TiedHead(nnx.Module):
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
-        """None: one softmax is over all words."""
+        """Returns None, because one softmax covers all words."""
 
 
 class UntiedHead(nnx.Module):
-    """Logits from a dense layer D -> V."""
+    """An output layer with a separate dense layer D -> V."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         use_bias, size = config.dense_output_bias, config.vocab_size
         self.dense = linear(config, config.width, size, rngs, axes='DV', use_bias=use_bias, in_float32=True)
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:  # noqa: ARG002  the tied head's signature
-        """float32 [B, L, V]."""
+        """Returns float32 logits [B, L, V]."""
         return spread(self.dense(x_BLD), 'BLV')
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
-        """None: one softmax is over all words."""
+        """Returns None, because one softmax covers all words."""
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raises InputError unless no layer reads later positions by its form, whatever the length."""
+    """Raises InputError unless every layer is causal at any length."""
     require(not config.bidirectional, 'model.bidirectional', True, 'False in a decoder, which reads no later token')
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
         if not mechanism.is_causal:
@@ -222,7 +228,12 @@ def check_causal(config: ModelConfig) -> None:
 
 
 def check_taps(decoder: Decoder) -> None:
-    """Raises InputError where the source is read apart from the layers, whose taps would lack what they read of it."""
+    """Raises InputError if the decoder reads its source outside its layers.
+
+    The layer activations of such a decoder would lack the attention to the source.
+    """
     if decoder.source is not None:
         reading = decoder.config.source_reading
-        raise InputError(f"model.source_reading is {reading!r}; layers have taps where it is 'layers' or 'state'")
+        raise InputError(
+            f"model.source_reading is {reading!r}; layer activations are available only for 'layers' and 'state'"
+        )

@@ -1,29 +1,29 @@
-"""The papers' decoders by name; their parameter counts, exact or with the difference stated, are in the test."""
+"""Named sizes of the papers' decoders; a test asserts their parameter counts, or the known difference."""
 
 from typing import Any
 
 from efficient_attention.errors import InputError
 
 GPT2_VOCABULARY = 50_257
-IMAGE_VOCABULARY = 257  # the byte values, and the id that stands before an image's first byte
-TRAX_BYTE_VOCABULARY = 258  # bytes after two ids that Reformer's code keeps for itself
+IMAGE_VOCABULARY = 257  # 256 byte values and a start id before the first byte of an image
+TRAX_BYTE_VOCABULARY = 258  # bytes, after two ids reserved by Reformer's code
 ENWIK8_VOCABULARY = 204  # byte values that occur in enwik8
 WIKITEXT_VOCABULARY = 267_735  # words of WikiText-103, with <eos>
 
-# Layers, width, most positions. GPT-2: Radford et al. 2019, table 2, with the heads of the released models. GPT-3:
-# Brown et al. 2020, arXiv 2005.14165, table 2.1, its smallest; all heads are 64 wide.
+# Layers, width, maximum positions. GPT-2: Radford et al. 2019, table 2, with the heads of the released models. GPT-3:
+# Brown et al. 2020, arXiv 2005.14165, table 2.1, smallest model. All heads are 64 wide.
 GPT2_SIZES = {'small': (12, 768, 1024), 'medium': (24, 1024, 1024), 'large': (36, 1280, 1024), 'xl': (48, 1600, 1024)}
 GPT3_SIZES = {'small': (12, 768, 2048)}
 
-# Layers, vocabulary, most positions: Choromanski et al. 2021, arXiv 2009.14794, section 4.
+# Layers, vocabulary, maximum positions: Choromanski et al. 2021, arXiv 2009.14794, section 4.
 PERFORMER_SIZES = {
     'regular': (6, 256, 8192),
     'imagenet64_6': (6, IMAGE_VOCABULARY, 12_288),
     'imagenet64_12': (12, IMAGE_VOCABULARY, 12_288),
 }
 
-# What differs among the published configurations of Kitaev et al. 2020, arXiv 2001.04451; 'enwik8_ablation' is section
-# 5's model, the other two those of the authors' code in November 2019.
+# Differences between the published configurations of Kitaev et al. 2020, arXiv 2001.04451. 'enwik8_ablation' is the
+# model of section 5. The other two are from the authors' code of November 2019.
 _TEXT = {'vocab_size': TRAX_BYTE_VOCABULARY, 'axial_shape': (128, 512), 'axial_widths': (256, 768)}
 _LOCAL = 'causal & window(128)'
 REFORMER_SIZES: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ REFORMER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 # Layers, width, heads, feed-forward width / width, attention, tables of positions, dropout, vocabulary: Child et al.
-# 2019, arXiv 1904.10509, section 7. The stride for CIFAR-10, one row of an image, is that of the authors' later code.
+# 2019, arXiv 1904.10509, section 7. The stride for CIFAR-10, one image row, is from the authors' later code.
 SPARSE_SIZES = {
     'enwik8': (30, 512, 8, 4, 'sparse_fixed(128, 32)', (96, 128), 0.4, 256),
     'cifar10': (128, 256, 2, 2, 'sparse_strided(96)', (32, 32, 3), 0.25, IMAGE_VOCABULARY),
@@ -65,15 +65,15 @@ TRANSFORMER_XL_SIZES = {
 
 
 def gpt2_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which the decoder GPT-2 `size` differs from `ModelConfig`'s defaults."""
+    """Returns the `model` fields of GPT-2 `size` that differ from `ModelConfig`'s defaults."""
     return _gpt_fields(*GPT2_SIZES[known_size(size, GPT2_SIZES, 'GPT-2')])
 
 
 def gpt3_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which the decoder GPT-3 `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of GPT-3 `size` that differ from `ModelConfig`'s defaults.
 
-    Every layer reads all earlier positions; the paper's take turns with layers of local bands, whose width it leaves
-    open.
+    Every layer attends to all earlier positions. The paper alternates such layers with locally banded layers, but does
+    not give their bandwidth.
     """
     return _gpt_fields(*GPT3_SIZES[known_size(size, GPT3_SIZES, 'GPT-3')])
 
@@ -94,10 +94,10 @@ def _pre_norm_fields() -> dict[str, Any]:
 
 
 def performer_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which the causal Performer `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of the causal Performer `size` that differ from `ModelConfig`'s defaults.
 
-    The paper names heads, layers and widths. Sinusoidal positions, norms before the sub-layers and one table for input
-    and output are our choice.
+    The paper gives heads, layers and widths. This codebase chose sinusoidal positions, pre-norm layers and one table
+    for input and output.
     """
     layers, vocabulary, max_length = PERFORMER_SIZES[known_size(size, PERFORMER_SIZES, 'Performer')]
     return _pre_norm_fields() | {
@@ -114,11 +114,14 @@ def performer_fields(size: str) -> dict[str, Any]:
 
 
 def reformer_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which Reformer `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of Reformer `size` that differ from `ModelConfig`'s defaults.
 
-    Unlike the authors' code, the two streams are averaged before the last norm, not joined; local layers share one
-    projection of queries and keys as LSH layers do, and their window of 128 earlier positions stands for a chunk of
-    128 and the one before it; weights start from `init_std`.
+    Differences from the authors' code:
+
+    - The two streams are averaged, not concatenated, before the last norm.
+    - Local layers share one projection of queries and keys, as LSH layers do.
+    - A window of 128 earlier positions replaces a chunk of 128 and the chunk before it.
+    - Weights are initialised with `init_std`.
     """
     return (
         _pre_norm_fields()
@@ -130,10 +133,10 @@ def reformer_fields(size: str) -> dict[str, Any]:
 
 
 def sparse_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which the Sparse Transformer `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of Sparse Transformer `size` that differ from `ModelConfig`'s defaults.
 
-    Its tables of positions (of rows and columns, or rows, columns and channels) are added. Unlike the paper's, the
-    queries and keys of 'cifar10' are as wide as its values, not half of it; weights start from `init_std`.
+    Its tables of positions are added: rows and columns, or rows, columns and channels. The queries and keys of
+    'cifar10' are as wide as the values; the paper's are half as wide. Weights are initialised with `init_std`.
     """
     row = SPARSE_SIZES[known_size(size, SPARSE_SIZES, 'Sparse Transformer')]
     layers, width, heads, factor, attention, shape, dropout, vocabulary = row
@@ -155,10 +158,10 @@ def sparse_fields(size: str) -> dict[str, Any]:
 
 
 def transformer_xl_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which Transformer-XL `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of Transformer-XL `size` that differ from `ModelConfig`'s defaults.
 
-    All layers share the biases u and v. The two for WikiText-103 have clusters of words, which the large one also gives
-    narrower vectors.
+    All layers share the biases u and v. The two WikiText-103 sizes have word clusters; in the large one, rarer clusters
+    also have narrower vectors.
     """
     row = TRANSFORMER_XL_SIZES[known_size(size, TRANSFORMER_XL_SIZES, 'Transformer-XL')]
     names = ('layers', 'width', 'heads', 'head_width', 'feed_forward_width', 'dropout_rate', 'attention_dropout_rate')
@@ -182,7 +185,7 @@ def transformer_xl_fields(size: str) -> dict[str, Any]:
 
 
 def known_size(size: str, sizes: dict[str, Any], family: str) -> str:
-    """Returns `size` where `sizes` has it; else raises InputError with the names that `sizes` has."""
+    """Returns `size` if `sizes` has it; otherwise raises InputError with the known names."""
     if size not in sizes:
         raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
     return size

@@ -1,7 +1,7 @@
-"""Incremental decoding with caches: a decoder that goes on with a text piece by piece.
+"""Incremental decoding with caches: a decoder reads a text piece by piece.
 
-Logits equal those of the decoder on the whole text: positions are the numbers of a row's tokens, and padding, which may
-stand at the end of any piece, counts for nothing. So rows of unequal lengths go on side by side.
+The logits equal the logits of the decoder on the full text. Positions number the tokens of a row. Padding may follow
+the tokens of any piece and does not count as a position. So rows of different lengths can be decoded together.
 """
 
 from typing import Any, NamedTuple
@@ -33,43 +33,45 @@ from efficient_attention.modules.layer import FIXED, GROWING, STATE, begin, end
 from efficient_attention.modules.layer import Kept as SubLayerKept
 from efficient_attention.recurrence.recur import State
 
-PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
+PIECE = 128  # prompt tokens per step; their scores have the shape [piece, cache + piece]
 
 
-# What is kept of the tokens before: by each sub-layer, or by a `SourceReader` outside the layers.
+# Cached values of the earlier tokens: of a sub-layer, or of a `SourceReader` outside the layers.
 Kept = SubLayerKept | source_reader.Kept
 
 
 class DecodeState(NamedTuple):
-    """Caches of each layer's attentions, and the number of tokens read so far in each row, int32 [B]."""
+    """The state of incremental decoding: caches of all layers, and the number of tokens read per row, int32 [B]."""
 
     caches: tuple[Kept, ...]
     length_B: Array
 
     def with_hypotheses(self, count: int) -> 'DecodeState':
-        """The state of `count` hypotheses for each row, side by side, all alike.
+        """Returns the decoding state with `count` identical beams per row, next to each other.
 
-        They share what is kept of another sequence.
+        The beams of a row share the cached values of another sequence.
         """
         caches = (one if isinstance(one, FixedKeys | FixedSums) else with_hypotheses(one, count) for one in self.caches)
         return DecodeState(tuple(caches), jnp.repeat(self.length_B, count))
 
     def go_on_from(self, parents_BK: Array) -> 'DecodeState':
-        """The state where each of the K hypotheses of a row goes on from one of them, named by its number."""
+        """Returns the decoding state in which each of a row's K beams continues from the given parent beam."""
         caches = (one if isinstance(one, FixedKeys | FixedSums) else go_on_from(one, parents_BK) for one in self.caches)
         return DecodeState(tuple(caches), take_rows(self.length_B, rows_of(parents_BK)))
 
 
 class CachedDecoder:
-    """A decoder's parameters, a layer at a time, and what its caches are for; made inside the program that uses it.
+    """A decoder with its parameters per layer and the specifications of its caches.
+
+    Create it inside the program that uses it.
 
     Args:
-        decoder: its stack is plain or reversible, its layers are separate or shared.
-        max_length: most tokens of a row, the prompt's included; the memory of caches grows with it only where the
-            attention may read that far back.
+        decoder: any decoder; its stack may be plain or reversible, its layers separate or shared.
+        max_length: maximum tokens per row, including the prompt. Cache memory grows with it only if the attention can
+            read that far back.
 
     Raises:
-        InputError: an attention of the config cannot go on token by token.
+        InputError: an attention of the config does not support token-by-token decoding.
     """
 
     def __init__(self, decoder: Decoder, max_length: int) -> None:
@@ -81,12 +83,12 @@ class CachedDecoder:
         self.terms = decoder.stack.terms()
 
     def init_state(self, batch: int, step: int = 0, other: OtherSequence | None = None) -> DecodeState:
-        """The state before any token.
+        """Returns the decoding state before the first token.
 
         Args:
-            batch: rows.
-            step: the training step whose random features the layers draw.
-            other: what cross-attention reads, where layers have one; its keys are computed here and never again.
+            batch: number of rows.
+            step: training step, which selects the layers' random features.
+            other: the sequence that cross-attention reads, if there is one. Its keys are computed once, here.
         """
         rng, source = mechanism_rng(self.config, step), self.decoder.source
         if source is not None:
@@ -109,13 +111,13 @@ class CachedDecoder:
     def __call__(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState]:
-        """float32 logits [B, n, V] of what follows each of n new tokens, and the state that includes them.
+        """Returns float32 next-token logits [B, n, V] for n new tokens, and the state after them.
 
         Args:
-            state: of all tokens before.
+            state: of all earlier tokens.
             tokens_Bn: ids below V.
-            segments_Bn: 0 = padding, at the end of the piece alone; 1, 2, ... = texts that never read one another, as
-                in `Decoder`. All 1 by default.
+            segments_Bn: 0 = padding, only at the end of the piece; 1, 2, ... = texts that do not attend to each other,
+                as in `Decoder`. All 1 by default.
         """
         logits_BnV, state, _ = self.step(state, tokens_Bn, segments_Bn)
         return logits_BnV, state
@@ -123,7 +125,9 @@ class CachedDecoder:
     def tapped(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, Taps]:
-        """Like `__call__`, and also what all layers computed on the way; keys are only those of the new tokens.
+        """Returns logits, the new state and the layer activations, whose keys are only of the new tokens.
+
+        Arguments as of `__call__`.
 
         Raises:
             InputError: the decoder reads its source outside its layers (`SourceReader`).
@@ -135,10 +139,14 @@ class CachedDecoder:
     def step(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, list[LayerTap]]:
-        """Like `__call__`, and also the tap of each layer, which costs nothing where it is not used."""
+        """Returns logits, the new state and the activations of each layer; arguments as of `__call__`.
+
+        Unused activations cost nothing.
+        """
         segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
-        # Padding may reach beyond the tables of positions, and a weight of 0 would not undo the NaN that stands there.
+        # The position of padding may exceed the position table. The lookup gives NaN there, which a weight of 0 would
+        # not remove.
         positions_Bn = jnp.where(segments_Bn != 0, positions_Bn, 0)
         x_BnD = self.decoder.embeddings(tokens_Bn, jnp.zeros_like(tokens_Bn), positions_Bn)
         if self.config.position_limit is not None:
@@ -155,7 +163,7 @@ class CachedDecoder:
     def run_source(
         self, x_BnD: Array, caches: tuple[Any, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...]]:
-        """What the output layer reads, of a decoder that reads its source apart from its layers, and what is kept."""
+        """Returns the output layer's input and the new caches of a decoder with a `SourceReader`."""
         (kept, *fixed), decoder, source = caches, self.decoder, self.decoder.source
         assert source is not None
         context = Context(segments_Bn, positions_Bn)
@@ -166,7 +174,7 @@ class CachedDecoder:
     def run_layers(
         self, x_BnD: Array, caches: tuple[Kept, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
-        """The last layer's output, the caches with the new tokens, and the tap of each layer."""
+        """Returns the last layer's output, the caches with the new tokens, and each layer's activations."""
         context = Context(segments_Bn, positions_Bn).with_terms(self.terms)
         before, each = iter(caches), []
         after: list[Kept] = []
@@ -179,20 +187,24 @@ class CachedDecoder:
 
 
 def first_state(other: OtherSequence | None, number: int) -> State | None:
-    """What the state of layer `number` begins with; None where that is not told."""
+    """Returns the initial state of recurrent layer `number`; None if the other sequence has no initial states."""
     if other is None or other.first_BNU is None:
         return None
     return State(tuple(x_BNU[:, number] for x_BNU in other.first_BNU), jnp.ones(len(other.segments_BM), jnp.int32))
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
-    """What each layer's cache is for; raises InputError where an attention cannot go on token by token.
+    """Returns the cache specification of each layer.
 
-    A model with segment memory reads the `memory_length` tokens before each one, as if every segment were one token.
+    In a model with segment memory, each token attends to the `memory_length` tokens before it, as if every segment were
+    one token.
+
+    Raises:
+        InputError: an attention does not support token-by-token decoding.
     """
     heads, width = config.heads, config.head_width
     mechanisms = layer_mechanisms(config)
-    allowed = '0 where text is made token by token, which reads the last tokens alone'
+    allowed = '0 for token-by-token generation, which reads only the latest tokens'
     require(not config.compressed_length, 'model.compressed_length', config.compressed_length, allowed)
     if config.memory_length:
         window = Window(config.memory_length - config.same_length)
@@ -203,7 +215,10 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
 def read_prompt(
     cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
 ) -> DecodeState:
-    """The state after a prompt of any length, read `piece` tokens at a time; padding at the end of rows alone."""
+    """Returns the decoding state after a prompt of any length, read in steps of `piece` tokens.
+
+    Padding is allowed only at the end of rows.
+    """
     extra = -tokens_BL.shape[1] % piece
 
     def cut(x_BL: Array) -> Array:
@@ -219,7 +234,10 @@ def read_prompt(
 def read_but_last(
     cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
 ) -> tuple[DecodeState, Array]:
-    """The state before the last token of each prompt, and that token, int32 [B]; as `read_prompt` otherwise."""
+    """Returns the decoding state before each prompt's last token, and that token, int32 [B].
+
+    Otherwise like `read_prompt`.
+    """
     if tokens_BL.shape[1] == 1:
         return state, tokens_BL[:, 0]
     last_B1 = (segments_BL != 0).sum(axis=1, keepdims=True) - 1

@@ -1,7 +1,7 @@
-"""What a run holds at least, compared with the memory of its devices before any of it is asked for.
+"""A lower bound of a run's device memory, checked before the run allocates any.
 
-An allocator that is asked for more than there is may end the process, or leave the others of a collective waiting for
-ever. A lower bound of what a run needs follows from shapes alone; what passes it may still be too large.
+An allocator that runs out of memory may end the process, or leave other processes waiting forever in a collective. The
+bound follows only from shapes, so a run that passes the check may still be too large.
 """
 
 import math
@@ -19,28 +19,31 @@ UNITS = ('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')
 
 
 def memory_of(device: jax.Device) -> int:
-    """Bytes that a device can use: its own, or of a CPU the host's, which the devices of one host share."""
+    """Returns the usable bytes of a device.
+
+    For a CPU, the result is the host's memory divided by its number of devices.
+    """
     limit = (device.memory_stats() or {}).get('bytes_limit') if device.platform != 'cpu' else None
     return limit or host_memory() // jax.local_device_count()
 
 
 def state_bytes(abstract_state: Any) -> int:
-    """Bytes on one device of arrays that are given as `jax.ShapeDtypeStruct` with shardings."""
+    """Returns the bytes per device of arrays given as `jax.ShapeDtypeStruct` with shardings."""
     shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(abstract_state)]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)
 
 
 def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool) -> int:
-    """Bytes on one device of the inputs of layers: one at a time, or those of all layers that a backward pass reads.
+    """Returns the bytes per device of layer inputs: of one layer, or of all layers for a backward pass.
 
     Args:
-        config: of the run; a reversible stack keeps two streams whatever the number of layers.
-        rows: of the global batch, or of a micro-batch of it.
-        mesh: over whose devices rows, and positions where it has an axis for them, are spread.
+        config: of the run. A reversible stack keeps two streams at any number of layers.
+        rows: of the global batch, or of one micro-batch.
+        mesh: the devices over which rows are sharded, and positions if the mesh has an axis for them.
         is_kept: whether a backward pass follows.
     """
     model, length = config.model, config.data.length
-    if config.task == 'fine_tuning':  # rows are padded to buckets, and none need be as long as data.length
+    if config.task == 'fine_tuning':  # rows are padded to buckets, so all may be shorter than data.length
         length = min(length, config.examples.buckets[0])
     kept = {'plain': model.layers, 'reversible': 2}[model.stack] if is_kept else 1
     spread = mesh.size // mesh.shape['tensor']
@@ -48,29 +51,32 @@ def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool
 
 
 def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
-    """Raises InputError where a device of the mesh has less memory than is needed at once.
+    """Raises InputError if a device of the mesh has less memory than the run needs at once.
 
     Args:
-        mesh: its devices of this process are looked at; it has none where a plan is made for devices elsewhere.
-        needed: what for, in words -> bytes on one device.
+        mesh: only its devices of this process are checked. It has none if the plan is for other devices.
+        needed: purpose, in words -> bytes per device.
     """
     own = [device for device in mesh.devices.flat if device in jax.local_devices()]
     total, there_is = sum(needed.values()), min(map(memory_of, own), default=None)
     if there_is is not None and total > there_is:
         parts = ', '.join(f'{what} {in_units(count)}' for what, count in needed.items())
         raise InputError(
-            f'the run needs at least {in_units(total)} on each device ({parts}), and there are {in_units(there_is)}'
+            f'the run needs at least {in_units(total)} on each device ({parts}), but a device has {in_units(there_is)}'
         )
 
 
 def check_host_fits(needed: int, what: str) -> None:
-    """Raises InputError where this host has less memory than `needed` bytes; `what` takes them, in the plural."""
+    """Raises InputError if this host has less memory than `needed` bytes.
+
+    The message starts with `what`, a plural noun such as 'its tensors'.
+    """
     there_is = host_memory()
     if needed > there_is:
-        raise InputError(f'{what} take {in_units(needed)}, and there are {in_units(there_is)}')
+        raise InputError(f'{what} take {in_units(needed)}, but this host has {in_units(there_is)}')
 
 
 def in_units(count: int, *, decimals: int = 1) -> str:
-    """A number of bytes in a unit that leaves up to four digits before the point, such as '15.6 GiB'."""
+    """Returns a number of bytes as text such as '15.6 GiB', with at most four digits before the point."""
     power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
     return f'{count / 1024**power:,.{decimals}f} {UNITS[power]}' if power else f'{count} bytes'

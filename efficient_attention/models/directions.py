@@ -1,6 +1,6 @@
-"""Two stacks that never read one another, one of which reads rows from their end, and a language model of both.
+"""Two independent stacks, one per reading direction, for a bidirectional language model (ELMo).
 
-Peters et al. 2018 (ELMo), arXiv 1802.05365, section 3.1. A vector [D] is that of both directions, half of it each.
+Peters et al. 2018, arXiv 1802.05365, section 3.1. A vector [D] is the concatenation of both directions' halves.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from efficient_attention.modules.parameters import make_norm
 
 
 def direction_config(config: ModelConfig) -> ModelConfig:
-    """The config of one direction: half as wide, and one direction alone."""
+    """Returns the config of one direction: half as wide and unidirectional."""
     width = config.width // 2
     return dataclasses.replace(
         config,
@@ -33,21 +33,21 @@ def direction_config(config: ModelConfig) -> ModelConfig:
 
 
 class DirectionStacks(nnx.Module):
-    """A stack for each direction, [B, L, D] -> [B, L, D]: each reads and writes its half of a vector."""
+    """A stack per reading direction, [B, L, D] -> [B, L, D]; each processes its half of the vectors."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.ahead = Stack(direction_config(config), causal=True, rngs=rngs)
         self.back = Stack(direction_config(config), causal=True, rngs=rngs)
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
-        """The last layers' outputs; arguments as of `Stack`."""
+        """Returns both stacks' outputs, concatenated; arguments as of `Stack`."""
         ahead_BLE, back_BLE, turned = halves(x_BLD, context)
         ahead_BLE = self.ahead(ahead_BLE, context._replace(rng=fold(context.rng, 0)))
         back_BLE = self.back(back_BLE, turned._replace(rng=fold(context.rng, 1)))
         return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1)
 
     def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
-        """The last layers' outputs, and those of all layers; both directions' halves joined."""
+        """Returns both stacks' outputs and the outputs of all layers; the directions' halves are concatenated."""
         ahead_BLE, back_BLE, turned = halves(x_BLD, context)
         ahead_BLE, ahead = self.ahead.tapped(ahead_BLE, context._replace(rng=fold(context.rng, 0)))
         back_BLE, back = self.back.tapped(back_BLE, turned._replace(rng=fold(context.rng, 1)))
@@ -56,19 +56,22 @@ class DirectionStacks(nnx.Module):
 
 
 def halves(x_BLD: Array, context: Context) -> tuple[Array, Array, Context]:
-    """Each direction's half of the vectors, the second's rows from their end, and the context of these rows."""
+    """Returns each direction's half of the vectors, and the context of the second direction.
+
+    The second direction's vectors and context have their rows reversed.
+    """
     ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
     back_BLE, segments_BL, positions_BL = back_BLE[:, ::-1], context.segments_BL[:, ::-1], context.positions_BL[:, ::-1]
     return ahead_BLE, back_BLE, context._replace(segments_BL=segments_BL, positions_BL=positions_BL)
 
 
 class DirectionNorms(nnx.Module):
-    """A norm for each direction's half of a vector."""
+    """A separate norm for each direction's half of a vector."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.ahead, self.back = (make_norm(config, config.width // 2, rngs) for _ in range(2))
 
     def __call__(self, x: Float[Array, '... D']) -> Float[Array, '... D']:
-        """The vectors, each half normed by itself."""
+        """Returns the vectors with each half normalised separately."""
         ahead, back = jnp.split(x, 2, axis=-1)
         return jnp.concatenate([self.ahead(ahead), self.back(back)], axis=-1)

@@ -1,4 +1,4 @@
-"""Token ids to vectors: token, position and type embeddings, norm, dropout, projection of factorised embeddings."""
+"""Embeddings from token ids: token, position and type tables, norm, dropout, projection of factorised embeddings."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ from efficient_attention.modules.positions import AxialPositions, sinusoid
 class Embeddings(nnx.Module):
     """Sum of token, position and type embeddings, normalised, [B, L] -> [B, L, D] (Devlin et al. 2018, section 3).
 
-    With `embedding_width` E below D the tables have width E and one dense layer maps E to D (Lan et al. 2019, arXiv
+    If `embedding_width` E is below D, the tables have width E and one dense layer maps E to D (Lan et al. 2019, arXiv
     1909.11942, section 3.1).
     """
 
@@ -35,7 +35,7 @@ class Embeddings(nnx.Module):
     def __call__(
         self, tokens_BL: Array, token_types_BL: Array, positions_BL: Array, *, rng: Array | None = None
     ) -> Array:
-        """Vectors for each token; `rng` (a key, or one a row) turns dropout on."""
+        """Returns a vector per token, [B, L, D]; `rng` (a PRNG key, or one per row) enables dropout."""
         x_BLE = spread(self.token(tokens_BL), 'BLE')
         if self.config.embedding_scale:
             x_BLE = x_BLE * math.sqrt(self.config.width)
@@ -50,7 +50,7 @@ class Embeddings(nnx.Module):
 
 
 def learned_positions(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AxialPositions | None:
-    """The table or tables of learned positions, positions [B, L] -> [B, L, E]; None without any."""
+    """Returns the learned position embedding, [B, L] -> [B, L, E]; None if the config has none."""
     width = config.embedding_width
     if config.positions == 'learned':
         return embedding(config, config.max_length, width, rngs)

@@ -22,7 +22,7 @@ from efficient_attention.modules.parameters import make_norm
 
 
 class EncoderOptions(TypedDict, total=False):
-    """The keyword arguments of `Encoder.embedded`, which explains them."""
+    """The keyword arguments of `Encoder.embedded`, documented there."""
 
     token_types_BL: Array | None
     positions_BL: Array | None
@@ -32,19 +32,19 @@ class EncoderOptions(TypedDict, total=False):
 
 
 class Encoder(nnx.Module):
-    """Token ids to contextual vectors, [B, L] -> [B, L, D]: BERT or ALBERT by its config's sizes and choices."""
+    """A model that maps token ids to hidden states, [B, L] -> [B, L, D]: BERT or ALBERT, depending on its config."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embeddings = Embeddings(direction_config(config) if config.directions_apart else config, rngs=rngs)
         self.stack = make_stack(config, rngs=rngs)
-        # A stack of pre-norm layers leaves its sum unnormalised.
+        # The output of a pre-norm stack is an unnormalised residual sum.
         make = DirectionNorms if config.directions_apart else row_norm
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
-        """The vectors of the last layer; arguments as of `embedded`."""
+        """Returns the last layer's hidden states [B, L, D]; arguments as of `embedded`."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         return self.normed(self.stack(x_BLD, context), options.get('rng'))
 
@@ -59,48 +59,57 @@ class Encoder(nnx.Module):
         step: Array | int = 0,
         is_global_BL: Array | None = None,
     ) -> tuple[Array, Context]:
-        """The vectors of the embeddings, and what the stack reads beside them.
+        """Returns the embedded tokens, and the context that the stack reads besides them.
 
         Args:
             tokens_BL: ids below V.
-            segments_BL: 0 = padding, 1, 2, ... = packed examples, which never read one another.
+            segments_BL: 0 = padding; 1, 2, ... = packed examples, which do not attend to each other.
             token_types_BL: 0 for sentence A, 1 for B; 0 by default.
-            positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
-            rng: a key, or one for each row; turns dropout on.
-            step: training step, which decides what random mechanisms draw; 0 outside training.
+            positions_BL: 0, 1, ... by default; below `max_length` if positions are a learned table.
+            rng: PRNG key, or one per row; enables dropout.
+            step: training step, which determines the samples of random mechanisms; 0 outside training.
             is_global_BL: tokens with global attention, for a config with `global_tokens`.
         """
         token_types_BL = jnp.zeros_like(tokens_BL) if token_types_BL is None else token_types_BL
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
-        if self.config.directions_apart:  # both begin with the same vectors
+        if self.config.directions_apart:  # both directions start from the same vectors
             x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
         draws = fold(rng, 1), mechanism_rng(self.config, step)
         return x_BLD, Context(segments_BL, positions_BL, *draws, is_global_BL)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """The last layer's output as it is handed on; `rng` (a key, or one a row) turns dropout on."""
+        """Returns the final hidden states from the last layer's output.
+
+        `rng` (a PRNG key, or one per row) enables dropout.
+        """
         return last_norm(self.config, self.norm, x_BLD, rng)
 
     def with_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
-        """Like `__call__`, and also the recurrent states after the last token (backward layers: after the first)."""
+        """Returns the hidden states and the final states of the recurrent layers.
+
+        Final states are the states after the last token, and in backward layers after the first token.
+        """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        assert isinstance(self.stack, Stack)  # an encoder-decoder's has no directions apart
+        assert isinstance(self.stack, Stack)  # the config of an encoder-decoder excludes `directions_apart`
         x_BLD, states = self.stack.with_states(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), states
 
-    token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
+    token_outputs = frozenset({'vectors'})  # outputs with a token axis
 
     def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """'vectors' [B, L, D] of a batch; token types are left out where the model has none."""
+        """Returns the hidden states of a batch as 'vectors' [B, L, D].
+
+        Token types are ignored if the model has none.
+        """
         types_BL = batch['token_types'] if self.config.token_types > 1 else None
         return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
-        """Like `__call__`, and also what all layers computed on the way."""
+        """Returns the hidden states and the layer activations: outputs, queries and keys of all layers."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), taps
@@ -108,10 +117,10 @@ class Encoder(nnx.Module):
     def with_inside(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, Inside]:
-        """Like `__call__`, and also what a student and its teacher are compared by.
+        """Returns the hidden states and the activations by which distillation compares two models.
 
-        Its states are the vectors of the embeddings and of each of the N layers, [N + 1, B, L, D], normed as the last
-        one's are. A reversible stack keeps what it would otherwise recover.
+        The activations include the embeddings and the N layers' outputs, [N + 1, B, L, D], with the final norm. A
+        reversible stack stores them here; otherwise it would recompute them.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         last_BLD, taps = self.stack.tapped(x_BLD, context)
@@ -121,30 +130,33 @@ class Encoder(nnx.Module):
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
-    """The stack of an encoder's layers."""
+    """Returns the layer stack of an encoder."""
     if config.directions_apart:
         return DirectionStacks(config, rngs=rngs)
     return UnevenStack(config, rngs=rngs) if config.is_uneven else Stack(config, rngs=rngs)
 
 
 def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
-    """The norm of vectors as wide as the model."""
+    """Returns a norm for vectors of the model's width."""
     return make_norm(config, config.width, rngs)
 
 
 def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
-    """What a stack gives after its norm, if it has one, and dropout where `final_dropout` asks for it."""
+    """Returns a stack's output after the final norm, if there is one, and dropout if `final_dropout` is set."""
     x_BLD = x_BLD if norm is None else norm(x_BLD)
     return dropout(x_BLD, config.dropout_rate, fold(rng, 2)) if config.final_dropout else x_BLD
 
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
-    """The PRNG key of random mechanisms in a training step, from (seed, step) only; None where none draws."""
+    """Returns the PRNG key of random mechanisms in a training step; None if no mechanism is random.
+
+    It depends only on (seed, step).
+    """
     if not any(mechanism.draws.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)
 
 
 def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
-    """The key of what is drawn at a training step: a new one each `every` steps, always the first where it is 0."""
+    """Returns the PRNG key for a training step: a new key every `every` steps, always the first if `every` is 0."""
     return jax.random.fold_in(rng, step // every if every else 0)

@@ -1,4 +1,4 @@
-"""An encoder, and a decoder that reads it: Vaswani's Transformer, T5 or BART by its config."""
+"""An encoder and a decoder with cross-attention: Vaswani's Transformer, T5 or BART, depending on the config."""
 
 import math
 
@@ -19,13 +19,13 @@ from efficient_attention.recurrence.cells import cell_of
 
 
 class EncoderDecoder(nnx.Module):
-    """Ids of a source and of a target to the logits of what follows each target, [B, M] and [B, L] -> [B, L, V].
+    """A model that maps source and target ids to next-token logits, [B, M] and [B, L] -> [B, L, V].
 
     Sources: Vaswani et al. 2017, arXiv 1706.03762; Raffel et al. 2019, arXiv 1910.10683; Lewis et al. 2019, arXiv
     1910.13461.
 
     Raises:
-        InputError: the config has no decoder, or one that reads later positions.
+        InputError: the config has no decoder, or its decoder reads later positions.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -48,7 +48,10 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> Array:
-        """float32 logits; those at position t depend on the source and on tokens 0 ... t; arguments as of `hidden`."""
+        """Returns float32 logits [B, L, V]; arguments as of `hidden`.
+
+        Logits at position t depend on the source and on tokens 0 ... t.
+        """
         sequences = source_BM, source_segments_BM, tokens_BL, segments_BL
         return self.logits(self.hidden(*sequences, positions=positions, rng=rng, step=step))
 
@@ -63,16 +66,16 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> Array:
-        """The vectors [B, L, D] that `logits` reads.
+        """Returns the decoder's hidden states [B, L, D], the input of `logits`.
 
         Args:
-            source_BM: ids that the encoder reads.
-            source_segments_BM: 0 = padding, 1, 2, ... = packed sources, each read by the target of its number alone.
-            tokens_BL: ids that the decoder reads, which begin with the start symbol.
-            segments_BL: likewise of the targets.
+            source_BM: ids for the encoder.
+            source_segments_BM: 0 = padding; 1, 2, ... = packed sources. A target reads only the source with its number.
+            tokens_BL: ids for the decoder, with the start symbol first.
+            segments_BL: the same for the targets.
             positions: of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by default.
-            rng: a key, or one for each row; turns dropout on.
-            step: training step, which decides what random mechanisms draw; 0 outside training.
+            rng: PRNG key, or one per row; enables dropout.
+            step: training step, which determines the samples of random mechanisms; 0 outside training.
         """
         source = source_BM, source_segments_BM
         return self.decoder.hidden(tokens_BL, segments_BL, **self.read(source, positions, rng, step))
@@ -88,9 +91,9 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> tuple[Array, Array | None]:
-        """As `hidden`, and the log-probability of all keys that were drawn at each position, [B, L].
+        """Returns the hidden states, and the log-probability of all keys sampled at each position, [B, L].
 
-        None where nothing is drawn: the cross-attention draws no keys, or there is no `rng`.
+        The log-probability is None if nothing is sampled: the cross-attention samples no keys, or `rng` is None.
         """
         read = self.read((source_BM, source_segments_BM), positions, rng, step)
         if rng is None or not self.config.cross_mechanism.draws.in_training:
@@ -111,7 +114,7 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None,
         step: Array | int,
     ) -> DecoderOptions:
-        """What the decoder reads beside its tokens; arguments as of `hidden`, `source` with its segments."""
+        """Returns the decoder's inputs besides its tokens; `source` has ids and segments, the rest as of `hidden`."""
         other = self.encode(*source, rng=fold(rng, 0), step=step, positions_BM=positions[0])
         return {'other': other, 'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
 
@@ -124,7 +127,10 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> OtherSequence:
-        """What the decoder reads of a source, computed once for all of its targets; arguments as of `hidden`."""
+        """Returns the encoded source for cross-attention; arguments as of `hidden`.
+
+        One encoded source can be used for all of its targets.
+        """
         read: EncoderOptions = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
         if self.initial is None:
             return OtherSequence(self.encoder(source_BM, segments_BM, **read), segments_BM, positions_BM)
@@ -132,19 +138,20 @@ class EncoderDecoder(nnx.Module):
         return OtherSequence(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""
+        """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions."""
         return self.decoder.logits(hidden_BLD)
 
 
 class InitialState(nnx.Module):
-    """The encoder's states as they are, or tanh(W s), with a matrix for each layer and array of a state.
+    """The decoder's initial recurrent states, from the encoder's final states.
 
-    Bahdanau et al. 2014 (arXiv 1409.0473, A.2.2) map the state of the backward direction, which is that at the first
-    token ('map_backward'); 'map' reads all directions. Luong et al. 2015 and Sutskever et al. 2014 copy.
+    They are copies ('copy'), or tanh(W s) with a matrix W per layer and state array. Bahdanau et al. 2014 (arXiv
+    1409.0473, A.2.2) map the state of the backward direction at the first token ('map_backward'). 'map' reads all
+    directions. Luong et al. 2015 and Sutskever et al. 2014 copy.
 
     Args:
         config: of the encoder-decoder.
-        rngs: of the initial values.
+        rngs: for the initial values.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -152,14 +159,14 @@ class InitialState(nnx.Module):
         self.kernel = None if self.form == 'copy' else self.drawn(config, rngs)
 
     def drawn(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
-        """The initial values of the matrices."""
+        """Returns the initial values of the mapping matrices W."""
         encoder, decoder = config.encoder, config.decoder
         read = encoder.units * (1 + (self.form == 'map' and encoder.bidirectional))
         shape = (cell_of(decoder.cell, decoder.width, decoder.units).states, config.layers, read, decoder.units)
         return nnx.Param(kernel_init(config, 1.0 / math.sqrt(read))(rngs.params(), shape, jnp.float32))
 
     def __call__(self, last: StateMemory) -> States:
-        """The arrays of the decoder's states before its first token, float32 [B, N, U]."""
+        """Returns the state arrays of the decoder before its first token, float32 [B, N, U]."""
         directions = last.vectors_BNU[-1:] if self.form == 'map_backward' else last.vectors_BNU
         if self.kernel is None:
             return directions[0]
@@ -169,5 +176,5 @@ class InitialState(nnx.Module):
 
 
 def mapped(x_BNI: Array, kernel_NIU: Array) -> Array:
-    """Each layer's vectors times its matrix, [B, N, U]."""
+    """Returns each layer's vectors times its matrix, [B, N, U]."""
     return jnp.einsum('bni,niu->bnu', x_BNI, kernel_NIU, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""The model that is fine-tuned: an encoder with a head for rows, pairs of them, tokens, spans, choices or answers."""
+"""The fine-tuning model: an encoder with a head for rows, row pairs, tokens, spans, choices or multi-hop answers."""
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,11 @@ from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler, Pooling
 
-OF_SEVERAL = ('towers', 'choice')  # kinds whose rows are several rows for the encoder
-JOINED = 4  # vectors that two rows give to their head
-ANSWER_TYPES = 3  # of 'multi_hop': a span of the text, yes, no
-READ = ('tokens', 'segments', 'token_types', 'is_global')  # of a batch, by the encoder
-NOWHERE = -1e9  # the logit of a position or choice that is padding
+OF_SEVERAL = ('towers', 'choice')  # head kinds whose examples are several encoder rows each
+JOINED = 4  # vectors that the head reads per pair of rows
+ANSWER_TYPES = 3  # of 'multi_hop': a text span, yes, no
+READ = ('tokens', 'segments', 'token_types', 'is_global')  # arrays of a batch that the encoder reads
+NOWHERE = -1e9  # logit of padded positions and choices
 TOKEN_OUTPUTS = {
     'token': frozenset({'logits'}),
     'span': frozenset({'logits'}),
@@ -31,10 +31,11 @@ TOKEN_OUTPUTS = {
 
 
 class FineTuningModel(nnx.Module):
-    """An encoder, for kinds that read rows a pooling and the pooler that pretraining may have left, and a head.
+    """An encoder with a head and, for head kinds that read rows, a pooling and an optional pooler.
 
-    With `sentence_layers` a row is a list of sentences: the encoder and the pooling make a vector of each, and a second
-    level one of these (models/sentences.py).
+    The pooler is the dense layer that pretraining may have trained. With `sentence_layers`, a row is a list of
+    sentences. The encoder and the pooling make one vector per sentence, and a second level combines them
+    (models/sentences.py).
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
@@ -51,17 +52,17 @@ class FineTuningModel(nnx.Module):
             set_quantization(self.pooler, config, 'pooler')
 
     def __call__(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """The head's float32 outputs for a batch.
+        """Returns the head's float32 outputs for a batch.
 
         Args:
-            batch: 'tokens', 'segments' and 'token_types' [B, L], of choices [B, A, L], of towers [B, 2, L], with
-                sentences [B, S, L]; 'is_global' where tokens are.
-            rng: a key for each row; turns dropout on.
-            step: training step, which decides what random attention mechanisms draw.
+            batch: 'tokens', 'segments' and 'token_types' [B, L]; [B, A, L] for choices, [B, 2, L] for towers, [B, S, L]
+                for sentences. 'is_global' if tokens may be global.
+            rng: a PRNG key per row; enables dropout.
+            step: training step, which determines the samples of random mechanisms.
 
         Returns:
             'logits' [B, C] ('sequence', 'towers'), [B, L, C] ('token'), [B, L, 2] ('span', 'multi_hop') or [B, A]
-            ('choice'); of 'multi_hop' also 'type' [B, 3] and 'support' [B, L].
+                ('choice'). For 'multi_hop' also 'type' [B, 3] and 'support' [B, L].
         """
         if self.sentences is not None:
             x_BD = self.text_vectors(batch, rng, step)
@@ -70,11 +71,11 @@ class FineTuningModel(nnx.Module):
         return self.of_vectors(self.encode(rows, fold(keys, 0), step), batch, keys)
 
     def rows_of(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
-        """The rows that the encoder reads and their keys: each choice, and each of two towers, is a row of its own."""
+        """Returns the encoder's rows and their PRNG keys; each choice, and each of two towers, is a separate row."""
         return folded(batch, rng, READ) if self.head.config.kind in OF_SEVERAL else (batch, rng)
 
     def of_vectors(self, x_BLD: Array, batch: dict[str, Array], keys_B: Array | None) -> dict[str, Array]:
-        """The head's outputs from the encoder's features of all rows; `keys_B` of these turn dropout on."""
+        """Returns the head's outputs from the encoder's features of all rows; the keys `keys_B` enable dropout."""
         kind = self.head.config.kind
         if kind not in POOLED:
             return self.head(x_BLD, rng=fold(keys_B, 1))
@@ -87,17 +88,20 @@ class FineTuningModel(nnx.Module):
 
     @property
     def token_outputs(self) -> frozenset[str]:
-        """The outputs with an axis of tokens."""
+        """The names of the outputs with a token axis."""
         return token_outputs(self.head.config)
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """As a call, with those of padding out of reach of any softmax: what losses and predictions read."""
+        """Returns the model's outputs with the logits of padding masked, for losses and predictions."""
         return self.without_padding(self(batch, rng=rng, step=step), batch)
 
     def with_inside(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], Inside]:
-        """The `outputs`, and what a student and its teacher are compared by; not of rows of sentences."""
+        """Returns the masked outputs and the activations by which distillation compares two models.
+
+        Rows of sentences are not supported.
+        """
         rows, keys = self.rows_of(batch, rng)
         x_BLD, inside = self.encoder.with_inside(
             rows['tokens'], rows['segments'], **self.read(rows, fold(keys, 0), step)
@@ -107,7 +111,7 @@ class FineTuningModel(nnx.Module):
         return self.without_padding(self.of_vectors(x_BLD, batch, keys), batch), inside
 
     def without_padding(self, outputs: dict[str, Array], batch: dict[str, Array]) -> dict[str, Array]:
-        """Outputs whose logits of padding are out of reach of any softmax."""
+        """Returns the given outputs with the logits of padding masked."""
         kind = self.head.config.kind
         if kind in ('span', 'multi_hop'):
             is_padding = batch['segments'] == 0
@@ -117,9 +121,9 @@ class FineTuningModel(nnx.Module):
         return outputs
 
     def encode(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """The encoder's features [B, L, D]: its last layer's, or all of them mixed.
+        """Returns the encoder's features [B, L, D]: the last layer's output, or a mix of all layers.
 
-        Token types are left out where the model has none.
+        Token types are ignored if the model has none.
         """
         read = self.read(batch, rng, step)
         if self.mix is None:
@@ -128,26 +132,27 @@ class FineTuningModel(nnx.Module):
         return self.mix(inside.states_NBLD)
 
     def read(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
-        """What the encoder reads beside tokens and segments."""
+        """Returns the encoder's inputs besides tokens and segments."""
         types_BL = batch['token_types'] if self.encoder.config.token_types > 1 else None
         return {'token_types_BL': types_BL, 'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
 
     def text_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """One vector for each row [B, D]: its pooled sentences."""
+        """Returns one vector per row [B, D], pooled from its sentences."""
         assert self.sentences is not None
         x_BSD = self.sentence_vectors(batch, rng, step)
         return self.sentences(x_BSD, sentence_segments(batch), rng=fold(rng, 2))
 
     def sentence_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """One vector for each of a row's rows, [B, S, D]: its pooled tokens."""
+        """Returns one vector per sentence [B, S, D], pooled from its tokens."""
         flat, keys = folded(batch, rng, READ)
         x_BD = self.pooling(self.encode(flat, fold(keys, 0), step), flat['segments'])
         return x_BD.reshape(*batch['tokens'].shape[:2], -1)
 
     def pooling_weights(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """How much each token weighs in its row's vector or in its sentence's: float32 'words' [B, L] or [B, S, L].
+        """Returns the pooling weights: float32 'words' [B, L], or [B, S, L] for rows of sentences.
 
-        Of sentences also 'sentences' [B, S]: how much each weighs in its text's vector.
+        'words' is the weight of each token in the vector of its row or sentence. For rows of sentences also 'sentences'
+        [B, S], the weight of each sentence in the text's vector.
         """
         if self.sentences is None:
             return {'words': self.pooling.weights(self.encode(batch), batch['segments'])}
@@ -159,23 +164,23 @@ class FineTuningModel(nnx.Module):
 
 
 def sentence_segments(batch: dict[str, Array]) -> Array:
-    """int32 [B, S]: 1 where there is a sentence, 0 where all its places are padding."""
+    """Returns int32 [B, S]: 1 for a sentence, 0 if all its positions are padding."""
     return (batch['segments'] > 0).any(axis=-1).astype(jnp.int32)
 
 
 def joined_vectors(x_BD: Array) -> Array:
-    """Vectors of rows that stand in pairs, [2 B, D], as what a head compares: [a, b, a * b, a - b], [B, 4 D]."""
+    """Returns [a, b, a * b, a - b] [B, 4 D] for each pair of consecutive vectors a and b in [2 B, D]."""
     a_BD, b_BD = x_BD[::2], x_BD[1::2]
     return jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
 
 
 def token_outputs(head: HeadConfig) -> frozenset[str]:
-    """The names of a head's outputs with an axis of tokens."""
+    """Returns the names of a head's outputs with a token axis."""
     return TOKEN_OUTPUTS.get(head.kind, frozenset())
 
 
 class Head(nnx.Module):
-    """Dropout and a dense layer on the vector of a row or of each token, with what `HeadConfig` adds."""
+    """Dropout and a dense layer on the vector of a row or of each token, with the extra layers of `HeadConfig`."""
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
         outputs = {'span': 2, 'multi_hop': 2, 'choice': 1}.get(head.kind, head.outputs)
@@ -189,7 +194,7 @@ class Head(nnx.Module):
         self.support = linear(config, config.width, 1, rngs, in_float32=True) if is_multi_hop else None
 
     def __call__(self, x: Float[Array, '... D'], *, rng: Array | None = None) -> dict[str, Array]:
-        """float32 outputs from vectors [B, D] or [B, L, D], as `FineTuningModel` gives them."""
+        """Returns float32 outputs from vectors [B, D] or [B, L, D], named as in `FineTuningModel`."""
         x = dropout(x, self.config.dropout_rate, rng)
         if self.inner is not None and self.outer is not None and self.norm is not None:
             x = self.norm(x + self.outer(ACTIVATION_FUNCTIONS[self.activation](self.inner(x))))
@@ -201,9 +206,10 @@ class Head(nnx.Module):
 
 
 class LayerMix(nnx.Module):
-    """gamma sum_j s_j h_j with s = softmax(w) over the embeddings and the N layers, [N + 1, B, L, D] -> [B, L, D].
+    """A learned mix of embeddings and layers, [N + 1, B, L, D] -> [B, L, D].
 
-    At first it is their mean. Source: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1.
+    It is gamma sum_j s_j h_j with s = softmax(w), and starts as the mean. Source: Peters et al. 2018 (ELMo), arXiv
+    1802.05365, equation 1.
     """
 
     def __init__(self, layers: int) -> None:
@@ -211,7 +217,7 @@ class LayerMix(nnx.Module):
         self.scale = nnx.Param(jnp.ones((), jnp.float32))
 
     def __call__(self, states_NBLD: Array) -> Array:
-        """The vectors, in the dtype of the states; their sum is float32."""
+        """Returns the mix of the states in their dtype; sums are float32."""
         shares_N = jax.nn.softmax(self.weights[...]) * self.scale[...]
         mixed_BLD = jnp.einsum('N,NBLD->BLD', shares_N, states_NBLD.astype(jnp.float32))
         return mixed_BLD.astype(states_NBLD.dtype)

@@ -1,4 +1,4 @@
-"""The floating-point operations of a model's forward pass; a multiply-add counts two."""
+"""Floating-point operations of a model's forward pass; a multiply-add counts as two."""
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import multiply_adds
@@ -9,20 +9,21 @@ from efficient_attention.recurrence.cells import cell_of
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:
-    """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions`
-    positions.
+    """Returns the matrix-product FLOPs of one row through an encoder and its masked-LM head.
 
-    Each layer's attention counts what its mechanism computes on the blocked backend (`multiply_adds` of
-    attention/registry.py): a `Softmax` the pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR
-    its features. Random patterns differ little in number from layer to layer, so the first layer's counts for all. A
-    recurrent layer counts its products with the input and, where that is a matrix, with the state. Norms, activations,
-    embedding look-ups and tokens that data mark as global are left out.
+    The row has `length` tokens, and the head computes `predictions` positions.
+
+    - Attention counts the products of its mechanism on the blocked backend (`multiply_adds` of attention/registry.py).
+      For `Softmax` these are the pairs in the pattern's tiles, for LSH the pairs in its chunks, for FAVOR its features.
+    - For random patterns, the first layer's count is used for all layers; the layers differ little.
+    - A recurrent layer counts its products with the input and, if it has a recurrent matrix, with the state.
+    - Norms, activations, embedding look-ups and tokens marked as global are not counted.
     """
     inner = config.heads * config.head_width
     wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward
-    wide //= 1 + config.directions_apart  # two of half the widths
+    wide //= 1 + config.directions_apart  # two layers of half the width each
     if config.cell == 'none':
-        # A shared projection of queries and keys is one, not two.
+        # Queries and keys may share one projection.
         mixing = (4 - config.shared_qk) * config.width * inner
         mixing += general_of_layer(config) - unread_keys_of_layer(config)
         turns = config.mechanisms
@@ -31,7 +32,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     else:
         mixing, scores = cell_of_layer(config), 0
     projections = mixing + wide
-    # Keys and values of the memory; the distances' projection is one for all rows and left out.
+    # Keys and values of the memory. The projection of distances is computed once for all rows and is not counted.
     memory = 2 * slots_of(config) * config.layers * config.width * inner * (config.cell == 'none')
     memory += config.layers * compression_of_layer(config, length)
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
@@ -43,7 +44,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
 
 
 def uneven_layers(config: ModelConfig, length: int) -> tuple[int, float]:
-    """Multiply-adds of the matrices of all layers for a token, and of all their attention, where layers differ."""
+    """Returns the multiply-adds of all matrices per token and of all attention, for layers of different sizes."""
     projections, scores, rounds = 0, 0.0, config.layers if config.sharing == 'all' else 1
     [mechanism] = config.mechanisms
     for heads, units in layer_sizes(config):
@@ -55,7 +56,7 @@ def uneven_layers(config: ModelConfig, length: int) -> tuple[int, float]:
 
 
 def saved_by_ranks(config: ModelConfig, heads: int, units: int) -> int:
-    """Multiply-adds for a token that factors in the place of kernels save in a layer of this size."""
+    """Returns the multiply-adds per token that low-rank kernels save in one layer of this size."""
     saved = 0
     for kind in ('query', 'key', 'value', 'out', 'gate', 'up', 'down') if config.ranks else ():
         wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
@@ -67,9 +68,10 @@ def saved_by_ranks(config: ModelConfig, heads: int, units: int) -> int:
 
 
 def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length: int) -> float:
-    """Matrix-product operations of one pair through an encoder-decoder, the logits of all of the target included.
+    """Returns the matrix-product FLOPs of one pair through an encoder-decoder.
 
-    As `encoder_flops`; cross-attention counts its projections and all pairs of a target's and a source's tokens.
+    They include the logits of all target tokens. Counts as in `encoder_flops`. Cross-attention counts its projections
+    and all pairs of target and source tokens.
     """
     encoder, decoder = config.encoder, config.decoder
     inner = config.heads * config.head_width
@@ -84,7 +86,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
 
 
 def cell_of_layer(config: ModelConfig) -> int:
-    """Multiply-adds of one layer's recurrent cells for one token."""
+    """Returns the multiply-adds of one layer's recurrent cells per token."""
     if config.directions_apart:
         return 2 * cell_of_layer(direction_config(config))
     cell = cell_of(config.cell, config.width, config.units)
@@ -94,7 +96,7 @@ def cell_of_layer(config: ModelConfig) -> int:
 
 
 def apart(config: ModelConfig) -> int:
-    """Multiply-adds of the matrices beside a decoder's layers, from the source to the output layer, for one token."""
+    """Returns the multiply-adds per token of the decoder's matrices outside its layers, from source to output layer."""
     if config.cell == 'none':
         return 0
     decoder, square = config.decoder, config.width**2
@@ -105,25 +107,25 @@ def apart(config: ModelConfig) -> int:
 
 
 def general_of_layer(config: ModelConfig) -> int:
-    """Multiply-adds of the matrices of 'general' scores for one query of a layer."""
+    """Returns the multiply-adds of the 'general' score matrices per query in one layer."""
     return config.heads * config.head_width**2 * (config.score == 'general')
 
 
 def unread_keys_of_layer(config: ModelConfig) -> int:
-    """Multiply-adds of the projection of one key that scores by location do not have."""
+    """Returns the multiply-adds of one key's projection if scores by location omit it; otherwise 0."""
     return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
 def slots_of(config: ModelConfig) -> int:
-    """The tokens of a memory and the slots of a compressed one in front of it."""
+    """Returns the number of memory positions: recent tokens and compressed positions."""
     return config.memory_length + config.compressed_length
 
 
 def compression_of_layer(config: ModelConfig, length: int) -> int:
-    """Multiply-adds of a layer's convolution over the tokens that leave for so many, and of its loss.
+    """Returns the multiply-adds of one layer's convolution over `length` evicted tokens, and of its loss.
 
-    The loss reads tokens and slots: their keys and values, and two products for each pair of a query with one of them.
-    The queries are the layer's.
+    The loss computes keys and values of the tokens and of the compressed positions. It also computes two products per
+    pair of a query with one of them. The queries are the layer's and are not counted again.
     """
     if not config.compressed_length or config.compression != 'convolution':
         return 0
@@ -132,9 +134,10 @@ def compression_of_layer(config: ModelConfig, length: int) -> int:
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
-    """Multiply-adds of one layer's attention over `length` tokens that follow on the config's memory.
+    """Returns the multiply-adds of one layer's attention over `length` tokens that follow the config's memory.
 
-    The pairs of queries in memory are taken off those of the whole; relative attention has a third product.
+    The result is the count for memory and tokens, minus the count for queries in the memory. Relative attention has a
+    third product.
     """
     whole, before = (
         multiply_adds(mechanism, count, config.heads, config.head_width) if count else 0

@@ -1,8 +1,8 @@
-"""A model's parameters laid out for inference: those of separate layers as separate arrays.
+"""A parameter layout for inference: separate arrays per layer instead of stacked arrays.
 
-Training keeps them stacked for the scan over layers, whose program does not grow with depth, and so do checkpoints. But
-every call of a scan copies each layer's parameters out of the stacked arrays first, which takes longer than the layers
-themselves where a call has few rows.
+Training and checkpoints stack the layers' parameters for a scan, so that program size does not depend on depth. But
+each call of a scan copies every layer's parameters out of the stacked arrays. For calls with few rows, this takes
+longer than the layers themselves.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ from efficient_attention.models.stack import Stack
 
 
 def for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
-    """The same model with an array for each layer, whose stacks walk their layers without a scan.
+    """Returns the same model with separate arrays per layer, whose stacks run their layers without a scan.
 
-    The result is the same up to rounding, and the program grows with depth. A layer that all share needs no copy and
-    stays in its scan; of groups of layers, each group has its arrays once. The new arrays are copies (views where
-    `params` are NumPy's), so let go of `params` afterwards.
+    Results are equal up to rounding, and program size grows with depth. A layer shared by all is not copied and stays
+    in its scan. If groups of layers share parameters, each group has one set of arrays. The new arrays are copies
+    (views if `params` are NumPy arrays), so release `params` afterwards.
 
     Args:
-        graph: of any model that has stacks.
-        params: a pure dict, as checkpoints hold them; one that is laid out so already is returned as it is.
+        graph: of any model with stacks.
+        params: a pure dict, as in checkpoints; returned unchanged if it already has this layout.
     """
     model = nnx.merge(graph, params)
     for stack in [module for _, module in nnx.iter_graph(model) if isinstance(module, Stack)]:

@@ -1,7 +1,7 @@
-"""Terms of position in attention's logits: ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
+"""Position biases on attention logits: ALiBi's slopes, T5's distance buckets, TUPE's untied product.
 
-One `PositionBias` serves all layers of a stack. It gives a function of places in the row, which backends evaluate on
-the pairs that they visit, so that no [L, L] exists where attention has none.
+All layers of a stack share one `PositionBias`. It gives a function of query and key indices. Backends evaluate it only
+for the pairs that they compute, so no [L, L] array exists where attention has none.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from efficient_attention.modules.parameters import embedding, kernel_init, linea
 
 
 class PositionBias(nnx.Module):
-    """The bias of `config.relative` on the logits; `causal` says that no query reads a later key.
+    """The bias of `config.relative` on the logits; `causal` means that no query reads a later key.
 
-    'alibi' and 't5' read differences of places, so texts packed into a row need nothing else. 'tupe' and 'tupe_r' read
-    positions, and treat position 0 as [CLS] unless `relative_cls_reset` is False or the stack is causal, as a decoder
+    'alibi' and 't5' depend only on index differences, so packed texts need no extra input. 'tupe' and 'tupe_r' depend
+    on positions. They treat position 0 as [CLS] unless `relative_cls_reset` is False or the stack is causal; a decoder
     has no [CLS].
     """
 
@@ -42,14 +42,15 @@ class PositionBias(nnx.Module):
         self.untied = UntiedPositions(config, rngs=rngs) if is_untied else None
         self.resets = nnx.Param(jnp.zeros((2, config.heads), jnp.float32)) if has_reset else None
         rows = config.relative_buckets + has_reset
-        start = kernel_init(config, config.width**-0.5)  # T5's
+        start = kernel_init(config, config.width**-0.5)  # T5's standard deviation
         table_RH = start(rngs.params(), (rows, config.heads)) if config.relative in BUCKETED else None
         self.table = None if table_RH is None else nnx.Param(table_RH)
 
     def __call__(self, positions_BL: Array) -> Any:
-        """The bias for rows of these positions, as `attend` takes it.
+        """Returns the bias for rows with these positions, as an argument of `attend`.
 
-        A function of places; of 't5' an array [1, H, L, L], made once for all layers, where attention is dense anyway.
+        It is a function of query and key indices. For 't5' it is an array [1, H, L, L], computed once for all layers,
+        if attention is dense anyway.
 
         Raises:
             InputError: a row is longer than the table of 'tupe'.
@@ -63,11 +64,14 @@ class PositionBias(nnx.Module):
         return self.function(positions_BL)
 
     def terms(self, positions_BL: Array | None) -> Terms:
-        """The bias for all layers; without `positions_BL` places in the row are positions."""
+        """Returns the bias for all layers; without `positions_BL`, positions are the indices in the row."""
         return Terms(bias=self.function() if positions_BL is None else self(positions_BL))
 
     def function(self, positions_BL: Array | None = None) -> Partial:
-        """A function of places of queries and keys; without `positions_BL` places are positions below `max_length`."""
+        """Returns the bias as a function of query and key indices.
+
+        Without `positions_BL`, indices are positions below `max_length`.
+        """
         if self.config.relative == 'alibi':
             return Partial(Alibi(self.config.heads))
         if self.untied is None:
@@ -80,16 +84,19 @@ class PositionBias(nnx.Module):
         return Partial(of_places, Places(query_BLHK, key_BLHK, by_difference, is_first_BL, self.reset_values()))
 
     def by_difference(self) -> Array:
-        """float32 [2 d + 1, H] for differences -d ... d of key and query, d = `relative_max_distance`."""
+        """Returns the bias per index difference, float32 [2 d + 1, H].
+
+        Differences are key minus query index, from -d to d = `relative_max_distance`.
+        """
         assert self.table is not None
         count, most = self.config.relative_buckets, self.config.relative_max_distance
         return self.table[...][bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
 
     def reset_values(self) -> Array:
-        """float32 [2, H]: the whole bias from [CLS] to any key, and that from any other query to [CLS].
+        """Returns the biases of [CLS], float32 [2, H]: from [CLS] to any key, and from any other query to [CLS].
 
-        In a table of buckets both directions, one row has no difference that falls into it, the first of later keys;
-        it serves [CLS] as a query, and the row behind the buckets serves [CLS] as a key.
+        In a bidirectional bucket table, no difference falls into the first row for later keys. That row is used for
+        [CLS] as a query, and the row after the buckets for [CLS] as a key.
         """
         assert self.resets is not None
         if self.table is None:
@@ -99,10 +106,10 @@ class PositionBias(nnx.Module):
 
 
 class UntiedPositions(nnx.Module):
-    """Queries and keys of the positions themselves, one projection of each for all layers and none of the contents.
+    """Queries and keys of positions, independent of contents; all layers share one projection for each.
 
-    (norm(p_i) U_Q + b_Q) (norm(p_j) U_K + b_K)^T / sqrt(2 K) for each head.
-    Source: Ke et al. 2020, arXiv 2006.15595, equation 7, and its released code, which normalises p.
+    (norm(p_i) U_Q + b_Q) (norm(p_j) U_K + b_K)^T / sqrt(2 K) per head. Source: Ke et al. 2020, arXiv 2006.15595,
+    equation 7, and its released code, which normalises p.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -114,7 +121,7 @@ class UntiedPositions(nnx.Module):
         self.key = linear(config, config.width, inner, rngs, axes='DI')
 
     def __call__(self, positions_BL: Array | None) -> tuple[Array, Array]:
-        """Scaled queries and keys [B, L, H, K] of these positions, or [1, max_length, H, K] of all."""
+        """Returns scaled queries and keys [B, L, H, K] of these positions, or [1, max_length, H, K] of all."""
         table_LD = self.norm(self.position.vectors(jnp.float32))
         query_LI, key_LI = self.query(table_LD), self.key(table_LD)
         scale = 1.0 / math.sqrt(2.0 * query_LI.shape[1] / self.heads)
@@ -127,32 +134,35 @@ class UntiedPositions(nnx.Module):
 
 
 class Places(NamedTuple):
-    """What `of_places` reads: by place in the row, by difference, and for [CLS]; floats alone, all get gradients."""
+    """The arrays of TUPE's bias, per position, per index difference and for [CLS].
+
+    All of them are floats, because all get gradients.
+    """
 
     query_BLHK: Array
     key_BLHK: Array
     by_difference_dH: Array | None = None
-    is_first_BL: Array | None = None  # 1.0 where a text begins
+    is_first_BL: Array | None = None  # 1.0 at the first token of a text
     resets_2H: Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Alibi:
-    """-slope x distance for each head (Press et al. 2021, arXiv 2108.12409, section 3)."""
+    """ALiBi: -slope x distance per head (Press et al. 2021, arXiv 2108.12409, section 3)."""
 
     heads: int
 
     def __call__(self, query_b1L1: Array, key_b11M: Array) -> Array:
-        """float32 [b, H, L, M]."""
+        """Returns the float32 bias [b, H, L, M]."""
         slopes_H = jnp.asarray(alibi_slopes(self.heads), jnp.float32)
         return -slopes_H[None, :, None, None] * abs(query_b1L1 - key_b11M).astype(jnp.float32)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8 h / H) for h = 1 ... H where H is a power of two.
+    """Returns ALiBi's slopes: 2^(-8 h / H) for h = 1 ... H if H is a power of two.
 
-    Otherwise those of the power of two below it, and for the heads that are left every other one of the next power,
-    from its first on (the rule of the paper's released code).
+    Otherwise the first heads use the slopes of the next lower power of two. The remaining heads use every second slope
+    of the next higher power of two, starting with the first. This is the rule of the paper's released code.
     """
     below = 2 ** int(math.log2(heads))
     more = [2.0 ** (-8.0 * h / (2 * below)) for h in range(1, 2 * below, 2)]
@@ -160,34 +170,37 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
-    """int [...], the row of T5's table for each difference of key and query places.
+    """Returns the row of T5's table for each difference of key and query index, int [...].
 
-    Half of the buckets hold one distance each, the others widen logarithmically up to `max_distance`; the last holds
-    all beyond. In both directions, the upper half of the table is for keys after the query; in a causal stack all of it
-    is for those before, and later keys, which nobody reads, fall into bucket 0.
-    Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and its released code.
+    Half of the buckets hold one distance each. The others widen logarithmically up to `max_distance`, and the last
+    bucket also holds larger distances. In a bidirectional stack, the upper half of the table is for keys after the
+    query. In a causal stack the full table is for earlier keys, and later keys, which are masked, get bucket 0. Source:
+    Raffel et al. 2019, arXiv 1910.10683, section 2.1, and its released code.
     """
-    buckets = count if causal else count // 2  # of one direction
+    buckets = count if causal else count // 2  # per direction
     exact = buckets // 2
     distances = np.maximum(-differences, 0) if causal else abs(differences)
     steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)
-    # A whole number of steps, as at twice the exact distances, must not fall below itself by rounding.
+    # Rounding must not lower an integer number of steps, for example at twice the exact distances.
     wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), buckets - 1)
     numbers = np.where(distances < exact, distances, wide)
     return numbers if causal else numbers + np.where(differences > 0, buckets, 0)
 
 
 def of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
-    """[b, H, L, M]: the row for each difference key - query, the outermost rows for all beyond."""
+    """Returns the bias [b, H, L, M], looked up in a table by the difference key - query.
+
+    Larger differences use the outermost rows.
+    """
     most = by_difference_dH.shape[0] // 2
     rows_bLM = jnp.clip(key_b11M - query_b1L1, -most, most)[:, 0] + most
     return jnp.moveaxis(by_difference_dH.at[rows_bLM].get(mode='promise_in_bounds'), -1, 1)
 
 
 def all_differences(by_difference_dH: Array, length: int) -> Array:
-    """[1, H, L, L]: as `of_differences` for places 0 ... L - 1, without a gather of all pairs.
+    """Returns `of_differences` for indices 0 ... L - 1, [1, H, L, L], without a gather over all pairs.
 
-    Each row is the one before it moved on by one: [H, L, 2 L - 1] is cut from repetitions of 2 L values in a row.
+    Each row is the row before it, shifted by one. So [H, L, 2 L - 1] is cut from repetitions of 2 L values.
     """
     most = by_difference_dH.shape[0] // 2
     rows = np.clip(np.arange(-length + 1, length), -most, most) + most
@@ -197,7 +210,7 @@ def all_differences(by_difference_dH: Array, length: int) -> Array:
 
 
 def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
-    """float32 [B, H, L, M]: the untied product, what the difference adds, and the values of [CLS] in place of both."""
+    """Returns the float32 bias [B, H, L, M]: the untied product plus the difference term; [CLS] values replace both."""
     at_queries, at_keys = (functools.partial(rows_at, places=side) for side in (query_b1L1, key_b11M))
     values_BHLM = float32_einsum('BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK))
     if places.by_difference_dH is not None:
@@ -211,7 +224,10 @@ def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
 
 
 def rows_at(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
-    """[B or b, n, ...] from `x` [B, L, ...] at places [b, 1, n, 1] or alike; those of tiles' padding are clipped."""
+    """Returns the rows [B or b, n, ...] of `x` [B, L, ...] at indices [b, 1, n, 1] or [b, 1, 1, n].
+
+    Indices of tile padding are clipped.
+    """
     places_bn = jax.lax.collapse(places, 1)
     if x.shape[0] == 1:
         return x[0].at[places_bn].get(mode='clip')

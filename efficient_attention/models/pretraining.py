@@ -1,4 +1,4 @@
-"""The model that is pretrained: an encoder with a masked-LM head and, with sentence pairs, a pooler and a pair head."""
+"""The pretraining model: an encoder with a masked-LM head and, for sentence pairs, a pooler and a pair head."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,11 +13,11 @@ from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler
 from efficient_attention.modules.table import Table, table_logits
 
-PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # the arrays [B, P] of a batch
+PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # arrays [B, P] of a batch
 
 
 class MaskedLMHead(nnx.Module):
-    """Logits over the vocabulary: dense D -> E, activation, norm, then the token table (tied) and a bias."""
+    """Logits over the vocabulary: dense D -> E, activation, norm, then the tied token table and a bias."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.activation = config.activation
@@ -26,7 +26,7 @@ class MaskedLMHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
     def __call__(self, x_BPD: Array, table: Table) -> Array:
-        """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
+        """Returns float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
         table_VE = table.vectors(x_BPE.dtype)
         logits_BPV = spread(table_logits(x_BPE, table_VE), 'BLV')
@@ -34,13 +34,13 @@ class MaskedLMHead(nnx.Module):
 
 
 class PairHead(nnx.Module):
-    """Two float32 logits a row from the pooled vector: next sentence (NSP) or sentence order (SOP)."""
+    """Two float32 logits per row from the pooled vector: next sentence (NSP) or sentence order (SOP)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.dense = linear(config, config.width, 2, rngs, in_float32=True)
 
     def __call__(self, pooled_BD: Array) -> Array:
-        """Logits [B, 2]; label 1 = random or swapped."""
+        """Returns logits [B, 2]; label 1 = random or swapped."""
         return self.dense(pooled_BD)
 
 
@@ -54,42 +54,42 @@ class PretrainingModel(nnx.Module):
         self.pair = PairHead(config, rngs=rngs) if has_pairs else None
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """float32 logits of a batch: 'masked_lm' [B, P, V], and 'pair' [B, 2] where there is such a head."""
+        """Returns float32 logits of a batch: 'masked_lm' [B, P, V] and, if there is a pair head, 'pair' [B, 2]."""
         x_BLD = self.encoder(batch['tokens'], batch['segments'], **read(batch, rng, step))
         return self.of_vectors(x_BLD, batch)
 
     def with_inside(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], Inside]:
-        """The `outputs`, and what a student and its teacher are compared by."""
+        """Returns the logits and the activations by which distillation compares two models."""
         x_BLD, inside = self.encoder.with_inside(batch['tokens'], batch['segments'], **read(batch, rng, step))
         return self.of_vectors(x_BLD, batch), inside
 
     def of_vectors(self, x_BLD: Array, batch: dict[str, Array]) -> dict[str, Array]:
-        """The logits from the encoder's vectors."""
+        """Returns the logits of all pretraining heads from the encoder's hidden states."""
         logits_BPV = self.masked_logits(x_BLD, in_equal_shares(batch)['masked_positions'])
         return {'masked_lm': logits_BPV} | ({} if self.pair is None else {'pair': self.pair_logits(x_BLD)})
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:
-        """float32 logits [B, P, V] at the masked positions alone, about a seventh of all positions.
+        """Returns float32 logits [B, P, V] only at the masked positions, about a seventh of all positions.
 
-        Where a mesh splits rows, each of the devices that share one picks what it holds, and their sum is all of P.
-        Then each keeps its share of P, if they divide it, so that the head is computed once.
+        If a mesh shards the positions of a row, each device selects the masked positions in its shard; their sum gives
+        all P vectors. Then each device computes the head for its share of P, if P divides evenly.
         """
         x_BPD = spread(jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1), 'BPD')
         if is_split('L'):
-            x_BPD = spread(x_BPD, 'BLD')  # predictions are spread as tokens are
+            x_BPD = spread(x_BPD, 'BLD')  # predictions are sharded like tokens
         return self.masked_lm(x_BPD, self.encoder.embeddings.token)
 
     def pair_logits(self, x_BLD: Array) -> Array:
-        """float32 logits [B, 2] of the sentence-pair label."""
+        """Returns float32 logits [B, 2] of the sentence-pair label."""
         if self.pooler is None or self.pair is None:
             raise ValueError('this model was made without a sentence-pair head')
         return self.pair(self.pooler(x_BLD[:, 0]))
 
 
 def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
-    """What the encoder reads beside tokens and segments."""
+    """Returns the encoder's inputs besides tokens and segments."""
     return {
         'token_types_BL': batch['token_types'],
         'positions_BL': batch['positions'],
@@ -99,7 +99,7 @@ def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> Encod
 
 
 def in_equal_shares(batch: dict[str, Array]) -> dict[str, Array]:
-    """The batch with predictions of weight 0 added to each row, until the devices that share it divide their number."""
+    """Returns the batch with extra predictions of weight 0, so that devices that share a row get equally many."""
     missing = -batch['masked_positions'].shape[1] % shard_count('L')
     if not missing:
         return batch

@@ -1,4 +1,4 @@
-"""Which layers of a model round their operands to int8, and a model whose parameters are the codes themselves."""
+"""Quantization of a model: which layers round to int8, and how their parameters are replaced by int8 codes."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -15,20 +15,20 @@ Layer = Dense | Table
 
 
 def quantized_layers(module: nnx.Module) -> list[tuple[str, Layer]]:
-    """The layers of a model that round their operands, with their paths."""
+    """Returns the quantized layers of a model with their paths."""
     found = [('/'.join(map(str, path)), node) for path, node in nnx.iter_graph(module)]
     return [(name, node) for name, node in found if isinstance(node, Layer) and node.quantization != 'none']
 
 
 def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> None:
-    """Lets the layers of a part of a model round their operands as the config says.
+    """Sets the config's quantization in all dense layers and tables of a part of a model.
 
-    Those whose results are float32 whatever the model's dtype, the last of heads, stay float.
+    Layers with float32 results, such as the last layer of a head, are not quantized.
 
     Args:
         module: the part.
         config: of the model.
-        where: the part's path in the model, which `float_layers` are looked for in.
+        where: path of the part in the model; `float_layers` are matched against full paths.
     """
     if config.quantization == 'none':
         return
@@ -41,11 +41,11 @@ def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> Non
 
 
 def check_float_layers(patterns: tuple[str, ...], paths: Iterable[str]) -> None:
-    """Raises InputError where a regex of `float_layers` is found in the path of no layer, as `set_quantization` looks.
+    """Raises InputError if a regex of `float_layers` matches no layer, by the rule of `set_quantization`.
 
     Args:
         patterns: the regexes.
-        paths: of parameters; those of kernels and tables end with the layer's path before the last name.
+        paths: of parameters. The path of a kernel or table without its last name is the layer's path.
     """
     parted = [path.rpartition('/') for path in paths]
     layers = [layer for layer, _, name in parted if name in ('kernel', 'embedding')]
@@ -55,12 +55,12 @@ def check_float_layers(patterns: tuple[str, ...], paths: Iterable[str]) -> None:
 
 
 def check_some_rounded(patterns: tuple[str, ...], rounded: Collection[Any]) -> None:
-    """Raises InputError where the regexes of `float_layers` leave no layer that is `rounded`."""
+    """Raises InputError if `rounded` is empty because the regexes of `float_layers` match all layers."""
     if not rounded:
         raise InputError(f'model.float_layers {", ".join(patterns)} leaves no layer to round: name fewer layers')
 
 
 def store_codes(module: nnx.Module) -> None:
-    """Puts codes and scales in the place of the parameters that are rounded; there is no training after that."""
+    """Replaces the parameters of quantized layers by int8 codes and scales, after which training is impossible."""
     for _, layer in quantized_layers(module):
         layer.store_codes()

@@ -1,12 +1,12 @@
-"""Layers of two streams whose inputs follow from their outputs, so that the backward pass needs no stored activation.
+"""Reversible layers with two streams: the backward pass recomputes inputs from outputs, without stored activations.
 
     forward     y1 = x1 + f(x2)     y2 = x2 + g(y1)
     inverse     x2 = y2 - g(y1)     x1 = y1 - f(x2)
 
-f and g are the branches of a layer's sub-layers, of which there may be any number: each takes (x1, x2) to
-(x2, x1 + f(x2)). The backward pass goes down the layers: it recovers a branch's inputs from its outputs and
-differentiates it there. Between forward and backward only the last layer's two outputs are kept, whatever the depth.
-Branches draw from keys that follow from the context and the layer's number, so they are the same functions both times.
+f and g are the branches of a layer's sub-layers. A layer may have any number of branches, each mapping (x1, x2) to (x2,
+x1 + f(x2)). From the last layer to the first, the backward pass recovers a branch's inputs from its outputs and
+differentiates it there. Between forward and backward pass, only the last layer's two outputs are stored, at any depth.
+PRNG keys of branches depend only on the context and the layer's number, so both passes compute the same functions.
 
 Source: Gomez et al. 2017, arXiv 1707.04585, section 3; Kitaev et al. 2020, arXiv 2001.04451, section 3.
 """
@@ -23,18 +23,19 @@ from jax.typing import DTypeLike
 
 from efficient_attention.modules.layer import Streams, begin, end, residual_sum
 
-# ((parameters of one layer alone, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of
-# any float dtype
+# ((parameters of one layer, parameters shared by all layers), context, layer number, x [B, L, D]) -> f(x), of any float
+# dtype
 Branch = Callable[[Any, Any, Array, Array], Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What of a reversible stack is no array.
+    """The static description of a reversible stack.
 
-    branches: those of each turn's layer; layer i takes turn i modulo their number.
-    layers: N, a multiple of the number of turns.
-    unroll: steps of the scan (each as many layers as there are turns) compiled in a row.
+    Args:
+        branches: of the layer per turn; layer i uses turn i modulo the number of turns.
+        layers: N, a multiple of the number of turns.
+        unroll: number of scan steps compiled in sequence; each step runs one layer per turn.
     """
 
     branches: tuple[tuple[Branch, ...], ...]
@@ -42,28 +43,31 @@ class Plan:
     unroll: int = 1
 
     def numbers(self) -> Array:
-        """The layers' numbers, int32 [steps, turns]."""
+        """Returns the layers' numbers, int32 [steps, turns]."""
         return jnp.arange(self.layers).reshape(-1, len(self.branches))
 
 
 def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array) -> Array:
-    """The mean of the last layer's two streams, which both start as `x`.
+    """Returns the mean of the last layer's two streams, both of which start as `x_BLD`.
 
-    The streams are float32 whatever the dtype of `x` and of the branches: an inversion adds one rounding of a stream
-    for each layer, and two streams in float32 cost the same at any depth.
+    The streams are float32, whatever the dtype of `x_BLD` and of the branches. Each layer's inversion adds one rounding
+    error of a stream; float32 keeps it small, and two streams cost the same at any depth.
 
     Args:
         plan: branches and depth.
-        separate: parameters of each layer, leaves [steps, turns, ...]; None where all layers share them.
-        shared: what all layers read and get the gradient of: parameters, a bias computed from some; may be None.
-        context: arrays and keys that all layers read; no gradient flows into them.
+        separate: parameters per layer, leaves [steps, turns, ...]; None if all layers share them.
+        shared: inputs of all layers that get gradients, such as shared parameters or a computed bias; may be None.
+        context: arrays and PRNG keys that all layers read, without gradients.
         x_BLD: the input.
     """
     return end(run(plan, separate, shared, context, begin(x_BLD, is_reversible=True)), x_BLD.dtype)
 
 
 def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """The last layer's streams; the ordinary derivative of this would store every layer's activations."""
+    """Returns the last layer's streams of a reversible stack.
+
+    Differentiating this function directly would store every layer's activations.
+    """
 
     def step(streams: Streams, layers: tuple[Any, Array]) -> tuple[Streams, None]:
         separate, numbers = layers
@@ -79,7 +83,10 @@ def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Strea
 def backward(
     plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, tuple[Any, Any]]:
-    """The first layer's input streams and their cotangents from the last one's outputs; parameters' gradients."""
+    """Returns the input streams of the first layer, their cotangents, and the parameters' gradients.
+
+    The computation starts from the last layer's output streams and their cotangents.
+    """
 
     def step(carry: Any, layers: tuple[Any, Array]) -> tuple[Any, Any]:
         streams, cotangents, total = carry
@@ -102,7 +109,7 @@ def backward(
 def undo(
     branches: tuple[Branch, ...], arguments: tuple[Any, Any, Array], streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, Any]:
-    """One layer's input streams, their cotangents, and the gradient of its parameters."""
+    """Returns one layer's input streams, their cotangents, and the gradient of its parameters."""
     parameters, context, number = arguments
     (first, second), (d_first, d_second) = streams, cotangents
     gradients: list[Any] = []
@@ -120,13 +127,13 @@ def undo(
 
 
 def add_trees(left: Any, right: Any) -> Any:
-    """The sum of two trees, leaf by leaf."""
+    """Returns the sum of two trees, leaf by leaf."""
     return jax.tree.map(jnp.add, left, right)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def run(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """The last layer's streams, differentiable without stored activations."""
+    """Returns the last layer's streams of a reversible stack, differentiable without stored activations."""
     return forward(plan, separate, shared, context, streams)
 
 
@@ -147,9 +154,9 @@ run.defvjp(_run_forward, _run_backward)
 def inverse_error(
     plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
 ) -> Array:
-    """How far the input that the backward pass recovers lies from `x`: the largest difference over the largest |x|.
+    """Returns the inversion error: the largest difference of the recovered input from `x_BLD`, over the largest |x|.
 
-    dtype: of the streams; training has float32.
+    `dtype` is the dtype of the streams; training uses float32.
     """
     x_BLD = x_BLD.astype(dtype)
     streams = forward(plan, separate, shared, context, (x_BLD, x_BLD))

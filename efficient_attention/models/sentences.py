@@ -1,7 +1,7 @@
-"""The second level of a hierarchical encoder: layers over one vector for each sentence of a text, and one for the text.
+"""The second level of a hierarchical encoder: layers over sentence vectors, pooled to one vector per text.
 
 Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", section 2.2. The first level is an
-`Encoder`, to which each sentence is a row, and a `Pooling` of its words.
+`Encoder` with one row per sentence, and a `Pooling` of its words.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from efficient_attention.modules.positions import sinusoid
 
 
 class SentenceLevel(nnx.Module):
-    """Vectors of sentences [B, S, D] to that of each text, [B, S, D] -> [B, D]; S counts sentences."""
+    """A model that maps the sentence vectors of each text to one vector, [B, S, D] -> [B, D]; S counts sentences."""
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
         self.config = sentence_config(config, head.sentence_layers)
@@ -32,13 +32,16 @@ class SentenceLevel(nnx.Module):
         self.pooling = Pooling(config, head.pooling, rngs=rngs)
 
     def __call__(self, x_BSD: Array, segments_BS: Array, *, rng: Array | None = None) -> Array:
-        """The vector of each text; segment 0 = no sentence; `rng` (a key, or one a row) turns dropout on."""
+        """Returns one vector per text [B, D]; segment 0 = no sentence.
+
+        `rng` (a PRNG key, or one per row) enables dropout.
+        """
         return self.pooling(self.encode(x_BSD, segments_BS, rng=rng), segments_BS)
 
     def encode(self, x_BSD: Array, segments_BS: Array, *, rng: Array | None = None) -> Array:
-        """The vectors after the layers, as the pooling reads them.
+        """Returns the sentence vectors after the layers, before pooling.
 
-        Attention knows the order of sentences by sinusoids, where that of words has positions of its own.
+        Sinusoids encode the order of sentences, unless the config has no positions.
         """
         places_BS = jnp.broadcast_to(jnp.arange(x_BSD.shape[1]), x_BSD.shape[:2])
         if self.config.positions != 'none':
@@ -48,9 +51,10 @@ class SentenceLevel(nnx.Module):
 
 
 def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
-    """The config of the second level's layers: the encoder's cell and sizes; attention reads all sentences.
+    """Returns the config of the second level's layers: the encoder's cell and sizes, with full attention.
 
-    They share one layer where the encoder's do, and both directions of a cell read what both give.
+    The layers share parameters if the encoder's layers do. Both directions of a recurrent cell read the outputs of
+    both.
     """
     return dataclasses.replace(
         config,
@@ -68,7 +72,7 @@ def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
 
 
 def folded(batch: dict[str, Array], rng: Array | None, names: tuple[str, ...]) -> tuple[dict[str, Array], Array | None]:
-    """Rows of rows [B, S, L] as rows of their own [B S, L], and a key for each of them from those of the rows, [B]."""
+    """Returns a batch [B, S, L] as rows [B S, L], with a PRNG key per row derived from the keys [B]."""
     flat = {name: jax.lax.collapse(batch[name], 0, 2) for name in names if name in batch}
     if rng is None:
         return flat, None

@@ -1,8 +1,11 @@
-"""The layout of arrays over devices: a mesh, rules on the names of parameters, the rows of a batch.
+"""The sharding of arrays over devices: the mesh, rules on parameter names, and the rows of a batch.
 
-Mesh axes: 'data' copies parameters and splits the batch; 'fsdp' splits both; 'tensor' splits heads, feed-forward
-width and vocabulary. Any of them may be 1. 'sequence' copies parameters and splits the tokens of each row; a mesh
-whose rows stay whole has no such axis.
+Mesh axes, each of any size including 1:
+
+- 'data' replicates parameters and shards the batch.
+- 'fsdp' shards both.
+- 'tensor' shards heads, feed-forward width and vocabulary.
+- 'sequence' replicates parameters and shards the tokens of each row. A mesh with unsharded rows has no such axis.
 """
 
 import logging
@@ -17,9 +20,10 @@ from efficient_attention.attention.device_mesh import ACTIVATIONS, PARAMETERS, p
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
-# (pattern on the parameter's path, letters of its trailing dimensions, which `PARAMETERS` of attention/device_mesh.py
-# splits); the first that matches decides, and what matches none is copied. Leading dimensions, such as the stacked
-# layers', stay whole. Optimizer moments carry the same paths. Modules gather their parameters by the same letters.
+# (pattern on the parameter's path, letters of its trailing dimensions); `PARAMETERS` of attention/device_mesh.py maps
+# letters to mesh axes. The first matching rule applies; parameters without a match are replicated. Leading dimensions,
+# such as the layer axis, are not sharded. Optimizer moments have the same paths. Modules gather their parameters by the
+# same letters.
 RULES: tuple[tuple[str, str], ...] = (
     (r'(query|key|value|distances/projection|centres/hidden)/kernel$', 'DI'),
     (r'(query|key|value)/bias$', 'I'),
@@ -35,14 +39,14 @@ RULES: tuple[tuple[str, str], ...] = (
     (r'kernel$', 'DE'),
 )
 BATCH_AXES = ACTIVATIONS['B']
-WHOLE = re.compile(r'/v_(row|col)/')  # sums over one side of a matrix, which its rule does not fit; they are small
+WHOLE = re.compile(r'/v_(row|col)/')  # small sums over one axis of a matrix, whose rule does not fit them
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh of all devices (or the given ones) with axes data, fsdp, sequence where rows are split, and tensor.
+    """Returns a mesh of all devices (or the given ones) with axes data, fsdp, sequence (if sharded) and tensor.
 
     Raises:
-        InputError: the sizes do not multiply to the device count.
+        InputError: the product of the sizes is not the device count.
     """
     devices = sorted(devices or jax.devices(), key=lambda device: (device.process_index, device.id))
     rest = config.fsdp * config.sequence * config.tensor
@@ -59,13 +63,13 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def check_hosts(processes: np.ndarray) -> None:
-    """Checks that each process feeds rows of its own, as many as every other.
+    """Checks that each process owns entire row blocks, and that all own equally many.
 
     Args:
-        processes: int [data x fsdp, sequence x tensor], the process that owns each device of a mesh.
+        processes: int [data x fsdp, sequence x tensor], the process of each device of a mesh.
 
     Raises:
-        InputError: a block of rows lies on several processes, or the processes own different numbers of blocks.
+        InputError: a row block spans several processes, or the processes own different numbers of row blocks.
     """
     owners = processes[:, 0]
     _, counts = np.unique(owners, return_counts=True)
@@ -79,7 +83,7 @@ def check_hosts(processes: np.ndarray) -> None:
 def check_divisible(
     mesh: Mesh, *, batch_size: int, micro_batches: int, heads: int, field: str = 'train.batch_size'
 ) -> None:
-    """Raises InputError unless each device gets whole rows of each micro-batch and whole heads."""
+    """Raises InputError unless each device gets entire rows of each micro-batch and entire heads."""
     shards = mesh.shape['data'] * mesh.shape['fsdp']
     if batch_size % (shards * micro_batches):
         raise InputError(
@@ -91,22 +95,25 @@ def check_divisible(
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """A tree path as 'a/b/c'."""
+    """Returns a tree path as 'a/b/c'."""
     return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def path_names(tree: Any) -> Any:
-    """A tree like this one with the name of each leaf's path in place of the leaf."""
+    """Returns a tree of the same structure with the path name of each leaf."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), tree)
 
 
 def letters_of(name: str) -> str:
-    """The letters of the trailing dimensions of the parameter `name`; '' for one that is copied."""
+    """Returns the letters of the trailing dimensions of parameter `name`; '' for a replicated parameter."""
     return '' if WHOLE.search(name) else next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
 
 
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """How the parameter `name` is split; a dimension that its axis does not divide stays whole, which is logged."""
+    """Returns the PartitionSpec of parameter `name`: the mesh axis that shards each dimension.
+
+    A dimension stays unsharded if its mesh axis does not divide it, which is logged.
+    """
     letters = letters_of(name)
     if len(letters) > len(shape):
         return PartitionSpec()
@@ -121,9 +128,9 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """A NamedSharding for each leaf of a state (parameters, optimizer moments, counters) by the rules on names.
+    """Returns a NamedSharding per leaf of a state (parameters, optimizer moments, counters) by the rules on names.
 
-    What is carried from step to step lies with the rows of the batch and their tokens.
+    Arrays carried from step to step are sharded like the rows and tokens of the batch.
     """
 
     def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -135,7 +142,10 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
 
 
 def carry_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """How an array that is carried lies: with the rows, and its tokens as the letters at the end of its name say."""
+    """Returns the sharding of an array carried between steps.
+
+    Its rows are sharded like the batch, its tokens by the letters at the end of its name.
+    """
     letters = name.rpartition('_')[2]
     if 'sequence' not in mesh.shape or len(letters) != len(shape):
         return batch_sharding(mesh)
@@ -143,16 +153,16 @@ def carry_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedShardi
 
 
 def abstract_arrays(shapes: Any, mesh: Mesh) -> Any:
-    """The arrays of a state, or of a part of it, as `jax.ShapeDtypeStruct` with the shardings that they have."""
+    """Returns the arrays of a state, or of a part of it, as `jax.ShapeDtypeStruct` with their shardings."""
     shardings = state_shardings(shapes, mesh)
     return jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch over the data and fsdp axes."""
+    """Returns the sharding of batch rows over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def to_devices(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """The global batch as sharded arrays, from this process's contiguous block of its rows."""
+    """Returns the global batch as sharded arrays, from this process's contiguous block of rows."""
     return {name: jax.make_array_from_process_local_data(batch_sharding(mesh), rows) for name, rows in batch.items()}

@@ -1,4 +1,4 @@
-"""The papers' encoders by name; their exact parameter counts are asserted in the test."""
+"""Named sizes of the papers' encoders; a test asserts their exact parameter counts."""
 
 from typing import Any
 
@@ -9,13 +9,15 @@ ALBERT_VOCABULARY = 30_000
 ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358
 
-# Devlin et al. 2018, arXiv 1810.04805, section 3; A = H / 64 (Turc et al. 2019, arXiv 1908.08962, the 24 miniatures).
+# Layers, width: Devlin et al. 2018, arXiv 1810.04805, section 3; heads = width / 64 (Turc et al. 2019, arXiv
+# 1908.08962, the 24 miniatures).
 BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
     f'{layers}x{width}': (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
 }
 BERT_ALIASES = {'tiny': '2x128', 'mini': '4x256', 'small': '4x512', 'medium': '8x512'}
 
-# Lan et al. 2019, arXiv 1909.11942, table 1; heads = H / 64 by its section 3.1; version 1 dropout.
+# Layers, width, dropout: Lan et al. 2019, arXiv 1909.11942, table 1; heads = width / 64 by section 3.1; dropout of
+# version 1.
 ALBERT_SIZES = {
     'base': (12, 768, 0.1),
     'large': (24, 1024, 0.1),
@@ -23,24 +25,27 @@ ALBERT_SIZES = {
     'xxlarge': (12, 4096, 0.0),
 }
 
-# Jiao et al. 2019, arXiv 1909.10351, section 4.2: layers, width, feed-forward width; 12 heads whatever the width.
+# Layers, width, feed-forward width: Jiao et al. 2019, arXiv 1909.10351, section 4.2; 12 heads at any width.
 TINYBERT_SIZES = {'4': (4, 312, 1200), '6': (6, 768, 3072)}
 
 
 def bert_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which BERT `size` differs from `ModelConfig`'s defaults."""
+    """Returns the `model` fields of BERT `size` that differ from `ModelConfig`'s defaults."""
     layers, width = BERT_SIZES[known_size(BERT_ALIASES.get(size, size), BERT_SIZES, 'BERT')]
     return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
 
 
 def distilbert_fields(size: str) -> dict[str, Any]:
-    """The `model` fields of DistilBERT: half of BERT-base's layers, no token types (Sanh et al. 2019, section 3)."""
+    """Returns the `model` fields of DistilBERT (Sanh et al. 2019, section 3).
+
+    It has half of BERT-base's layers and no token types.
+    """
     known_size(size, {'base': ()}, 'DistilBERT')
     return bert_fields('6x768') | {'token_types': 0}
 
 
 def tinybert_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which TinyBERT `size` differs from `ModelConfig`'s defaults."""
+    """Returns the `model` fields of TinyBERT `size` that differ from `ModelConfig`'s defaults."""
     layers, width, wide = TINYBERT_SIZES[known_size(size, TINYBERT_SIZES, 'TinyBERT')]
     return {
         'layers': layers,
@@ -52,7 +57,7 @@ def tinybert_fields(size: str) -> dict[str, Any]:
 
 
 def albert_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which ALBERT `size` differs from `ModelConfig`'s defaults."""
+    """Returns the `model` fields of ALBERT `size` that differ from `ModelConfig`'s defaults."""
     layers, width, dropout = ALBERT_SIZES[known_size(size, ALBERT_SIZES, 'ALBERT')]
     return {
         'layers': layers,
@@ -67,10 +72,11 @@ def albert_fields(size: str) -> dict[str, Any]:
 
 
 def longformer_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which Longformer `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of Longformer `size` that differ from `ModelConfig`'s defaults.
 
-    RoBERTa's body (its position table has two rows more than positions) with projections for global tokens; Beltagy
-    et al. 2020, arXiv 2004.05150, section 5, and its released code, whose window of 256 is on each side.
+    It is RoBERTa's encoder with extra projections for global tokens. As in RoBERTa, the position table has two extra
+    rows. Sources: Beltagy et al. 2020, arXiv 2004.05150, section 5, and its released code, whose window of 256 is per
+    side.
     """
     layers, width = {'base': (12, 768)}[known_size(size, {'base': ()}, 'Longformer')]
     return {
@@ -89,7 +95,10 @@ def longformer_fields(size: str) -> dict[str, Any]:
 
 
 def bigbird_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which BigBird-ITC `size` differs (Zaheer et al. 2020, arXiv 2007.14062, appendix E)."""
+    """Returns the `model` fields of BigBird-ITC `size` (Zaheer et al. 2020, arXiv 2007.14062, appendix E).
+
+    They are the fields that differ from `ModelConfig`'s defaults.
+    """
     layers, width = {'base': (12, 768)}[known_size(size, {'base': ()}, 'BigBird')]
     return {
         'layers': layers,

@@ -1,12 +1,14 @@
-"""How a recurrent decoder reads the source apart from its layers, and what it gives to the output layer.
+"""Attention to the source outside the layers of a recurrent decoder, and the input of its output layer.
 
 'before' (Bahdanau et al. 2014, arXiv 1409.0473, A.1.2): c_t = attention(s_{t-1}), and s_t = cell(s_{t-1}, [y, c_t]).
-'after' (Luong et al. 2015, arXiv 1508.04025, 3.1): c_t = attention(s_t), h~_t = tanh(W [c_t; s_t]), which the output
-layer reads; with input feeding (3.3) also s_{t+1} = cell(s_t, [y, h~_t]). A matrix that reads two vectors side by side
-is here two, whose products are added.
 
-Where a position waits for what was made of the one before, there is one function for a position, which training scans
-over the target and decoding calls for each new token.
+'after' (Luong et al. 2015, arXiv 1508.04025, 3.1): c_t = attention(s_t), and the output layer reads h~_t = tanh(W [c_t;
+s_t]). With input feeding (3.3), s_{t+1} = cell(s_t, [y, h~_t]).
+
+A matrix applied to [y, c_t] or [y, h~_t] is stored here as two matrices, whose products are added.
+
+If a position depends on the result of the position before it, one function computes a single position. Training scans
+this function over the target; decoding calls it per new token.
 """
 
 from collections.abc import Callable
@@ -32,19 +34,19 @@ from efficient_attention.modules.parameters import linear
 from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import State
 
-Norm = Callable[[Array, Array | None], Array]  # of a stack's output, with a key for dropout behind it
-JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # folded into a decoder's key for dropout
+Norm = Callable[[Array, Array | None], Array]  # final norm and dropout of a stack's output, with a PRNG key
+JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # constants folded into the decoder's dropout key
 
 
 class Kept(NamedTuple):
-    """What is kept of the tokens before a position: each layer's state, and the vector that input feeding reads."""
+    """Cached values of the earlier tokens: each layer's state, and the vector for input feeding."""
 
     states: tuple[State, ...]
     fed_BD: Array
 
 
 class Position(NamedTuple):
-    """What a call reads at one position, or of a scan at each of them, then with an axis of positions in front."""
+    """The inputs of one decoding position; for a scan, each array has a leading axis of positions."""
 
     x_B1D: Array
     product_B1X: Array
@@ -54,9 +56,13 @@ class Position(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a position gives: the last layer's vector, or what it is joined to; what attention gave, and was asked.
+    """The results of one decoding position: vectors for the output layer and the attention's inputs and outputs.
 
-    And the log-probability of the keys that it drew, where it draws some.
+    Args:
+        hidden_B1D: the last layer's vector, or its combination h~ with the attention output.
+        context_B1D: the attention output, if the readout needs it separately.
+        asked_B1D: the vector that the attention query is computed from.
+        drawn_BH1: the log-probability of the sampled keys, if the attention samples keys.
     """
 
     hidden_B1D: Array
@@ -66,16 +72,16 @@ class Given(NamedTuple):
 
 
 def has_reader(config: ModelConfig) -> bool:
-    """Whether a decoder needs a `SourceReader`."""
+    """Returns whether a decoder has a `SourceReader`."""
     return config.source_reading in ('before', 'after') or config.readout != 'none'
 
 
 class SourceReader(nnx.Module):
-    """One attention to the source for all layers, the matrices that join what it gives, and the readout.
+    """One attention to the source for all layers, the matrices that combine its output, and the readout.
 
     Args:
         config: of the decoder.
-        rngs: of the initial values.
+        rngs: for the initial values.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -90,13 +96,13 @@ class SourceReader(nnx.Module):
     def __call__(
         self, stack: Stack, norm: Norm, x_BLD: Array, context: Context
     ) -> tuple[Array, AttentionOperands | None]:
-        """What the output layer reads at all positions, and the queries and keys of the attention to the source.
+        """Returns the output layer's input at all positions, and the queries and keys of the attention to the source.
 
         Args:
-            stack: the decoder's.
-            norm: of its output.
+            stack: the decoder's stack.
+            norm: final norm and dropout of the stack's output.
             x_BLD: the embedded tokens.
-            context: what the stack reads, with the source as `other`.
+            context: inputs of the stack, with the source as `other`.
         """
         if not self.config.is_stepwise:
             hidden_BLD = norm(stack(x_BLD, context), context.rng)
@@ -113,7 +119,10 @@ class SourceReader(nnx.Module):
         return self.read_out(given, x_BLD, context.rng), operands
 
     def all_at_once(self, hidden_BLD: Array, context: Context) -> tuple[Given, AttentionOperands | None]:
-        """What all positions give whose states wait for no attention, from the last layer's vectors."""
+        """Returns the decoding results of all positions, computed in parallel from the last layer's vectors.
+
+        Only if no state depends on an attention output.
+        """
         if self.attention is None:
             return Given(hidden_BLD), None
         drawn_from = self.drawn_from(context.mechanism_rng)
@@ -124,7 +133,7 @@ class SourceReader(nnx.Module):
     # ---- one position after another ----
 
     def first(self, rows: int, dtype: jnp.dtype, other: OtherSequence | None) -> Kept:
-        """What is kept before the first token."""
+        """Returns the cached states and vector before the first token."""
         memory = None if other is None else first_memory(other)
         memory = empty_states(self.config, rows) if memory is None else memory
         of_layers = memory.by_layer()
@@ -135,13 +144,13 @@ class SourceReader(nnx.Module):
         return Kept(tuple(states), jnp.zeros((rows, self.config.width), dtype))
 
     def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None) -> FixedKeys | FixedSums | None:
-        """What attention reads of the source, computed once; None without attention."""
+        """Returns the cross-attention keys of the source, computed once; None without attention."""
         if self.attention is None:
             return None
         return self.attention.fixed_keys(other, self.drawn_from(mechanism_rng))
 
     def drawn_from(self, mechanism_rng: Array | None) -> Array | None:
-        """The key of what the attention draws, behind those of the layers."""
+        """Returns the attention's PRNG key for samples; its fold number follows the numbers of the layers."""
         return fold(mechanism_rng, self.config.layers)
 
     def go_on(
@@ -153,9 +162,9 @@ class SourceReader(nnx.Module):
         kept: Kept,
         fixed: FixedKeys | FixedSums | None,
     ) -> tuple[Given, Kept]:
-        """What new tokens give, [B, n, D], and what is kept after them.
+        """Returns the decoding results [B, n, D] of n new tokens, and the cached values after them.
 
-        All that waits for nothing, the product of the input, is one product for all of them.
+        The product of the layer input depends on no state, so it is computed for all tokens at once.
         """
         layers = stack.parameter_layers()
         layers = tuple(layers[number] for number in self.config.layer_numbers)
@@ -197,7 +206,10 @@ class SourceReader(nnx.Module):
         return given._replace(drawn_BH1=drawn_BHn), kept
 
     def before(self, kept: Kept, at: Position) -> Array:
-        """What was made before a position and is read there, [B, 1, D]: zeros where a text begins."""
+        """Returns the previous position's vector as this position's input, [B, 1, D]; zeros where a text begins.
+
+        It is the newest state ('before') or the vector for input feeding ('after').
+        """
         newest, segments_B = kept.states[-1], at.segments_B1[:, 0]
         vector_BD = newest.vectors[0] if self.config.source_reading == 'before' else kept.fed_BD
         begins_B1 = ((segments_B != newest.segments_B) & (segments_B != 0))[:, None]
@@ -206,29 +218,29 @@ class SourceReader(nnx.Module):
     def ask(
         self, asked_BnD: Array, context: Context, fixed: FixedKeys | FixedSums | None
     ) -> tuple[Array, Array | None]:
-        """What attention gives for these queries, and the log-probability of what it drew."""
+        """Returns the attention output for these query inputs, and the log-probability of the sampled keys."""
         assert self.attention is not None and fixed is not None
         context = context._replace(rng=fold(context.rng, WEIGHTS))
         out, operands = self.attention.go_on(asked_BnD, context, fixed)
         return out, None if operands is None else operands.drawn_BHL
 
     def given(self, hidden_BnD: Array, given: Given, context: Context, fixed: FixedKeys | FixedSums | None) -> Given:
-        """What positions give, from the last layer's vectors and what attention gave before."""
+        """Returns the decoding results from the last layer's vectors and any earlier attention output."""
         if self.joined is None:
             return given._replace(hidden_B1D=hidden_BnD)
         read_BnD, drawn_BHn = self.ask(hidden_BnD, context, fixed)
         return Given(self.join(read_BnD, hidden_BnD, context.rng), None, hidden_BnD, drawn_BHn)
 
-    # ---- what the output layer reads ----
+    # ---- the input of the output layer ----
 
     def join(self, read_BLD: Array, hidden_BLD: Array, rng: Array | None) -> Array:
-        """h~: the last layer's vectors with what attention gave for them."""
+        """Returns h~: the last layer's vectors combined with their attention output."""
         assert self.joined is not None
         joined_BLD = jnp.tanh(self.joined(jnp.concatenate([read_BLD, hidden_BLD], axis=-1)))
         return dropout(joined_BLD, self.config.dropout_rate, fold(rng, JOINED))
 
     def read_out(self, given: Given, x_BLD: Array, rng: Array | None) -> Array:
-        """The vectors for the output layer, of all positions."""
+        """Returns the output layer's input for all positions."""
         if self.readout is None:
             return given.hidden_B1D
         read = [given.hidden_B1D, x_BLD, *([] if given.context_B1D is None else [given.context_B1D])]

@@ -1,7 +1,7 @@
-"""N layers, separate or shared, plain or reversible, with a choice of what the backward pass recomputes.
+"""A stack of N layers: separate or shared parameters, plain or reversible, with a choice of rematerialisation.
 
-In training they run under one scan, which makes the program, and so the compile time, independent of N. Separate layers
-keep their parameters stacked along a leading axis of size N; for inference, see inference_layout.py.
+For training the layers run under one scan, so program size and compile time do not depend on N. Parameters of separate
+layers are stacked along a leading axis of size N. For inference, see inference_layout.py.
 """
 
 import functools
@@ -31,19 +31,19 @@ from efficient_attention.recurrence.recur import State
 
 
 class Shared(NamedTuple):
-    """What all layers read and gradients flow into: a shared layer's parameters, terms, and another sequence."""
+    """The differentiable inputs of all layers: shared parameters, terms of the logits, and another sequence."""
 
     layer: nnx.State | None
     terms: Terms
-    other_BMD: Any  # None without another sequence
+    other_BMD: Any  # None if there is no other sequence
 
 
 class HandedOut(NamedTuple):
-    """What layers hand out beside their streams, stacked over the N layers.
+    """The extra outputs of layers besides their streams, stacked over the N layers.
 
     Args:
-        kept: what the memory keeps of them; None without memory.
-        tap: None where no taps are asked for.
+        kept: the layers' part of the new memory; None without memory.
+        tap: the layer activations; None unless requested.
         told: the auxiliary losses of compressed memory.
     """
 
@@ -56,15 +56,16 @@ BeforeLayer = AttentionMemory | tuple[State, ...] | None
 
 
 class Turns(NamedTuple):
-    """One step of the scan runs as many layers as there are mechanisms; a layer's place in the step is its turn.
+    """The mechanisms and parameters of the scan over a stack's layers.
 
-    Exactly one of `separate` and `shared` is None.
+    Each step of the scan runs one layer per mechanism. A turn is the index of a layer in its step. Exactly one of
+    `separate` and `shared` is None.
 
     Args:
-        mechanisms: of each turn.
+        mechanisms: one per turn.
         separate: parameters of single layers, leaves [steps, turns, ...].
         shared: parameters of all layers.
-        unroll: steps that are compiled in a row.
+        unroll: number of scan steps compiled in sequence.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -77,10 +78,10 @@ class Stack(nnx.Module):
     """The layers of an encoder or decoder, [B, L, D] -> [B, L, D].
 
     Args:
-        config: of the layers, and how they are stacked.
+        config: of the layers and of the stack.
         causal: whether no query reads a later key.
-        sub_layers: what each layer is made of; by default as the config says.
-        first: the number of its first layer, where others stand below it.
+        sub_layers: the sub-layers of each layer; by default from the config.
+        first: number of the first layer, if other layers precede this stack.
     """
 
     def __init__(
@@ -102,16 +103,16 @@ class Stack(nnx.Module):
         self.is_separate, self.is_stacked = False, config.is_stacked
 
     def lay_out_separately(self) -> None:
-        """Gives each layer arrays that are its alone, in place of a share of stacked ones (inference_layout.py)."""
+        """Replaces the stacked parameter arrays by separate arrays per layer (inference_layout.py)."""
         self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
-        """The last layer's output.
+        """Returns the last layer's output [B, L, D].
 
         Args:
             x_BLD: the embedded tokens.
-            context: what all layers read. Layer i draws from its `rng` and `mechanism_rng` and from i. Recurrent layers
-                begin with the first states that the other sequence brings, where it brings some.
+            context: inputs of all layers. Layer i folds its number into `rng` and `mechanism_rng`. Recurrent layers
+                start with the initial states of the other sequence, if it has some.
         """
         context = context.with_terms(self.terms(context.positions_BL))
         if self.config.stack == 'reversible' and not self.is_separate:
@@ -122,19 +123,19 @@ class Stack(nnx.Module):
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
     ) -> tuple[Array, HandedOut]:
-        """The last layer's output, and what all layers hand out, with a leading N.
+        """Returns the last layer's output, and the extra outputs of all layers with a leading axis N.
 
         Args:
             x_BLD: the input.
-            context: what all layers read, with their terms.
-            memory: what they read before; None of most models.
-            is_tapped: whether they hand out their outputs, queries and keys.
+            context: inputs of all layers, including the terms of the logits.
+            memory: of earlier segments; None in most models.
+            is_tapped: whether to return the layer activations.
         """
         streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:
             streams, handed_out = self.walk(streams, context, memory, is_tapped)
             return end(streams, x_BLD.dtype), handed_out
-        # One layer after another under a scan. A step holds one layer, or one of each mechanism that they take in turn.
+        # Layers run under a scan. A step holds one layer, or one layer per mechanism if layers alternate mechanisms.
         graph, turns = nnx.split(self.layers)[0], self.turns()
         calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
@@ -159,7 +160,7 @@ class Stack(nnx.Module):
     def walk(
         self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
     ) -> tuple[Streams, HandedOut]:
-        """The layers one after another, of separate arrays, in a program that grows with their number."""
+        """Returns the results of `run` from separate arrays per layer; program size grows with the number of layers."""
         layers, each = self.parameter_layers(), []
         for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
             before = None if memory is None else memory.of_layer(part_of(memory.by_layer(), number))
@@ -170,9 +171,9 @@ class Stack(nnx.Module):
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
     def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
-        """The last layer's output, and what all layers computed on the way.
+        """Returns the last layer's output and the layer activations.
 
-        A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
+        A reversible stack is differentiated here like a plain one, because the activations are stored anyway.
         """
         context = context.with_terms(self.terms(context.positions_BL))
         memory = None if context.other is None else first_memory(context.other)
@@ -181,7 +182,7 @@ class Stack(nnx.Module):
         return x_BLD, taps_of(handed_out.tap, x_BLD.dtype)
 
     def with_states(self, x_BLD: Array, context: Context) -> tuple[Array, StateMemory]:
-        """The last layer's output, and the states of recurrent layers after it."""
+        """Returns the last layer's output and the final states of the recurrent layers."""
         context = context.with_terms(self.terms(context.positions_BL))
         memory = empty_states(self.config, len(x_BLD))
         x_BLD, handed_out = self.run(x_BLD, context, memory)
@@ -190,9 +191,9 @@ class Stack(nnx.Module):
     def continued(
         self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
-        """The last layer's output for the segment after `memory`, the memory after it, and what all layers told.
+        """Returns the output for the segment after `memory`, the memory after it, and the auxiliary layer losses.
 
-        Of a plain stack alone.
+        Only for plain stacks.
         """
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
         context = Context(segments_BL, positions_BL, rng).with_terms(self.terms())
@@ -201,16 +202,16 @@ class Stack(nnx.Module):
         return x_BLD, memory.after(handed_out.kept, segments_BL), over_layers(handed_out.told)
 
     def terms(self, positions_BL: Array | None = None) -> Terms:
-        """What all layers share: terms of the logits, and what their mechanism learns for all.
+        """Returns the terms that all layers share: position biases, and arrays that their mechanism learns.
 
         Args:
-            positions_BL: of the tokens in their texts; the places in the row by default.
+            positions_BL: of the tokens in their texts; by default the indices in the row.
         """
         terms = Terms() if self.position_bias is None else self.position_bias.terms(positions_BL)
         return terms._replace(learned=None if self.learned is None else self.learned())
 
     def parameter_layers(self) -> tuple[Layer, ...]:
-        """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
+        """Returns the layers with parameters, one per distinct number in `config.layer_numbers`."""
         if self.is_separate:
             return tuple(self.layers)
         if not self.is_stacked:
@@ -220,7 +221,7 @@ class Stack(nnx.Module):
         return tuple(nnx.merge(graph, part_of(stacked, number)) for number in range(count))
 
     def turns(self) -> Turns:
-        """What a scan over the layers reads."""
+        """Returns the parameters and mechanisms of the scan over the layers."""
         config = self.config
         mechanisms = layer_mechanisms(config, self.first)
         mechanisms = mechanisms[: period(mechanisms)]
@@ -229,14 +230,14 @@ class Stack(nnx.Module):
         parameters = nnx.state(self.layers)
         if not self.is_stacked:
             return Turns(mechanisms, None, parameters, unroll)
-        if config.sharing == 'all':  # groups: each layer gets a copy of its group's, their gradients are summed
+        if config.sharing == 'all':  # layer groups: each layer gets a copy of its group's, gradients are summed
             numbers = np.asarray(config.layer_numbers)
             parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
         separate = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters)
         return Turns(mechanisms, separate, None, unroll)
 
     def reversible_parts(self, context: Context) -> tuple[Plan, nnx.State | None, Shared, Context]:
-        """The first arguments of the functions of models/reversible.py."""
+        """Returns the first arguments of the functions of models/reversible.py."""
         graph, turns = nnx.split(self.layers)[0], self.turns()
         branches = tuple(
             tuple(functools.partial(layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
@@ -253,7 +254,7 @@ class Stack(nnx.Module):
 
 
 class LayerCall(NamedTuple):
-    """How a layer is called: its graph, its mechanism, and what all layers read."""
+    """A callable layer: its graph, its mechanism, and the inputs of all layers."""
 
     mechanism: Mechanism
     context: Context
@@ -263,7 +264,7 @@ class LayerCall(NamedTuple):
     def apply(
         self, parameters: Any, number: Array | int, memory: BeforeLayer, streams: Streams
     ) -> tuple[Streams, HandedOut]:
-        """The streams after layer `number` with these parameters, and what it hands out."""
+        """Returns the streams after layer `number` with these parameters, and the layer's extra outputs."""
         layer: Layer = nnx.merge(self.graph, parameters)
         context = self.context.of_layer(number, memory)
         after, operands = layer.run(streams, context, self.mechanism)
@@ -284,7 +285,7 @@ def layer_branch(
     number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
-    """What a sub-layer of layer `number` adds: a branch of a reversible layer."""
+    """Returns the output of one sub-layer of layer `number`: a branch of a reversible layer."""
     separate, read = parameters
     context = context.with_terms(read.terms)
     if context.other is not None:
@@ -294,31 +295,31 @@ def layer_branch(
 
 
 def part_of(arrays: Any, number: int) -> Any:
-    """One layer's part of arrays that have an axis of layers in front."""
+    """Returns one layer's part of arrays with a leading layer axis."""
     return jax.tree.map(lambda leaf: leaf[number], arrays)
 
 
 def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ...]:
-    """The mechanism of each layer: the config's in turn, patterns that draw something drawn for each layer.
+    """Returns the mechanism of each layer: the config's mechanisms in turn, with random patterns sampled per layer.
 
-    `first` is the number of the first one.
+    `first` is the number of the first layer.
     """
     turns = config.mechanisms
     return tuple(turns[layer % len(turns)].for_layer(first + layer) for layer in range(config.layers))
 
 
 def period(mechanisms: tuple[Mechanism, ...]) -> int:
-    """The smallest divisor p of their number so that they repeat every p layers: what one step of the scan unrolls."""
+    """Returns the smallest period p of the mechanisms that divides their number: the layers per scan step."""
     count = len(mechanisms)
     divisors = (number for number in range(1, count + 1) if count % number == 0)
     return next(p for p in divisors if all(mechanisms[i] == mechanisms[i % p] for i in range(count)))
 
 
 def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> PositionBias | DistanceBiases | None:
-    """What positions add to the logits of all layers alike; None where nothing does, or each layer has its biases.
+    """Returns the position bias that all layers share; None if there is none, or each layer has its biases.
 
     Raises:
-        InputError: relative attention by distances behind alone, in a stack whose queries read later keys.
+        InputError: `relative` is 'transformer_xl' in a stack that is not causal.
     """
     if config.relative == 'none':
         return None
@@ -326,13 +327,13 @@ def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> Pos
         return PositionBias(config, causal=causal, rngs=rngs)
     if not causal:
         raise InputError(
-            "model.relative is 'transformer_xl', which counts distances behind a token: for decoders alone"
+            "model.relative is 'transformer_xl', which counts distances to earlier tokens: only decoders support it"
         )
     return DistanceBiases(config, rngs=rngs) if config.relative_shared_biases else None
 
 
 def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> Layer:
-    """`count` layers with independent initial parameters, each array stacked along a leading axis."""
+    """Returns `count` layers with independent initial parameters, stacked along a leading axis."""
 
     @nnx.split_rngs(splits=count)
     @nnx.vmap(in_axes=0, out_axes=0)
@@ -343,9 +344,11 @@ def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> La
 
 
 def rematerialised(apply: Callable, remat: str, *, in_scan: bool = True) -> Callable:
-    """`apply` with its intermediate values kept ('none'), recomputed ('full'), or all but products ('dots').
+    """Returns `apply` with a choice of rematerialisation for the backward pass.
 
-    A scan keeps the compiler from merging the recomputation with the forward pass; `in_scan=False` asks for it.
+    'none' stores all intermediate values, 'full' recomputes them, and 'dots' stores only matrix products without batch
+    dimensions. In a scan, the compiler cannot merge the recomputation with the forward pass. `in_scan=False` prevents
+    this merge explicitly.
     """
     if remat == 'none':
         return apply

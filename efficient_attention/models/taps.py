@@ -1,4 +1,4 @@
-"""Values from inside the layers: outputs, for distillation, and attention's queries and keys, for pictures."""
+"""Layer activations: outputs for distillation, and attention queries and keys for plots."""
 
 import dataclasses
 from typing import NamedTuple
@@ -11,20 +11,20 @@ from jax.typing import DTypeLike
 from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.layer import Streams, end
 
-# A layer's streams and its attentions' operands, by their names.
+# A layer's streams, and its attentions' operands by name.
 LayerTap = tuple[Streams, dict[str, AttentionOperands]]
 
 
 class Taps(NamedTuple):
-    """Of all N layers of a stack, along a leading axis of each array.
+    """The activations of all N layers of a stack, along a leading axis of each array.
 
-    The weights of layer i's attention are `attention_weights(query[i], key[i], mechanism, ...)` with the mechanism of
-    `layer_mechanisms` and, where the model has them, what its operands hold besides, such as `relative[i]`, the bias of
-    `Stack.terms` and segments.
+    The attention weights of layer i are `attention_weights(query[i], key[i], mechanism, ...)`, with the mechanism of
+    `layer_mechanisms`. Other operands are passed too, if the model has them: `relative[i]`, the bias of `Stack.terms`,
+    and segments.
 
     Args:
-        outputs: of each layer; of a reversible stack, the mean of its two streams after the layer.
-        attention: queries, keys and relative terms, by the name of the sub-layer. With memory its keys stand first.
+        outputs: per layer; in a reversible stack, the mean of its two streams after the layer.
+        attention: queries, keys and relative terms, by the name of the sub-layer. With memory, its keys come first.
     """
 
     outputs_NBLD: Array
@@ -32,11 +32,11 @@ class Taps(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """What a student and its teacher are compared by beside their outputs.
+    """The activations by which distillation compares a student and its teacher.
 
     Args:
-        states: the vectors of the embeddings and of each of the N layers, normed as those of the last one are.
-        attention: of all N layers; None of layers without attention.
+        states: the embeddings and the outputs of the N layers, all with the norm of the last output.
+        attention: of all N layers; None if the layers have no attention.
     """
 
     states_NBLD: Array
@@ -44,13 +44,16 @@ class Inside(NamedTuple):
 
 
 def taps_of(layers: LayerTap, dtype: DTypeLike) -> Taps:
-    """The taps from those of all layers, stacked; outputs in the dtype of the stack's."""
+    """Returns the layer activations from stacked streams and operands; outputs have the given dtype."""
     streams, attention = layers
     return Taps(end(streams, dtype), attention)
 
 
 def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
-    """The taps from those of each layer, whose tables of distances may differ in length."""
+    """Returns the layer activations from a list with one entry per layer.
+
+    Tables of distances may differ in length; shorter ones are padded.
+    """
     tables = [one.relative.table for _, attention in layers for one in attention.values() if one.relative]
     longest = max((len(table) for table in tables), default=0)
     layers = [
@@ -60,7 +63,7 @@ def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
 
 
 def lengthened(operands: AttentionOperands, rows: int) -> AttentionOperands:
-    """The operands with `rows` rows in their table of distances; copies of its last row fill it up."""
+    """Returns the attention operands with their table of distances padded to `rows` rows, by copies of its last row."""
     relative = operands.relative
     if relative is None:
         return operands

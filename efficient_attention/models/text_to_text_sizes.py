@@ -1,16 +1,16 @@
-"""The papers' encoder-decoders by name; their exact parameter counts are asserted in the test."""
+"""Named sizes of the papers' encoder-decoders; a test asserts their exact parameter counts."""
 
 from typing import Any
 
 from efficient_attention.models.decoder_sizes import known_size
 
-T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and rows that nobody reads
+T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
 BART_VOCABULARY = 50_265
 VASWANI_VOCABULARY = 37_000  # English-German, section 5.1: "about 37000"
 
-# Layers of each stack, width, heads, head width, feed-forward width. T5: Raffel et al. 2019, arXiv 1910.10683, section
-# 3.7. Version 1.1: gates after Shazeer 2020, arXiv 2002.05202, in the sizes of the released models; Flan-T5 (Chung et
-# al. 2022, arXiv 2210.11416) has them too.
+# Layers per stack, width, heads, head width, feed-forward width. T5: Raffel et al. 2019, arXiv 1910.10683, section 3.7.
+# Version 1.1 has the gates of Shazeer 2020, arXiv 2002.05202, and the sizes of the released models. Flan-T5 (Chung et
+# al. 2022, arXiv 2210.11416) has the same sizes.
 T5_SIZES = {
     'small': (6, 512, 8, 64, 2048),
     'base': (12, 768, 12, 64, 3072),
@@ -26,26 +26,26 @@ T5_V1_1_SIZES = {
     'xxl': (24, 4096, 64, 64, 10_240),
 }
 
-# Layers of each stack, width; heads are 64 wide. Lewis et al. 2019, arXiv 1910.13461, section 2.1.
+# Layers per stack, width; heads are 64 wide. Lewis et al. 2019, arXiv 1910.13461, section 2.1.
 BART_SIZES = {'base': (6, 768), 'large': (12, 1024)}
 
-# Width, heads, dropout: Vaswani et al. 2017, arXiv 1706.03762, table 3; 6 layers in each stack.
+# Width, heads, dropout: Vaswani et al. 2017, arXiv 1706.03762, table 3; 6 layers per stack.
 VASWANI_SIZES = {'base': (512, 8, 0.1), 'big': (1024, 16, 0.3)}
 
 
 def t5_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which T5 1.0 `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of T5 1.0 `size` that differ from `ModelConfig`'s defaults.
 
-    Dropout is that of fine-tuning and of the first pretraining (section 3.1.2 of the paper).
+    The dropout rate is the rate of fine-tuning and of the first pretraining (section 3.1.2 of the paper).
     """
     row = T5_SIZES[known_size(size, T5_SIZES, 'T5')]
     return _t5_fields(*row) | {'activation': 'relu', 'output_scale': True}
 
 
 def t5_v1_1_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which T5 1.1 or Flan-T5 `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of T5 1.1 or Flan-T5 `size` that differ from `ModelConfig`'s defaults.
 
-    Version 1.1 was pretrained without dropout, which its fine-tuning turns on again.
+    Version 1.1 was pretrained without dropout; its fine-tuning enables dropout again.
     """
     row = T5_V1_1_SIZES[known_size(size, T5_V1_1_SIZES, 'T5 1.1')]
     gated = {'feed_forward_gate': True, 'activation': 'gelu_tanh'}
@@ -53,10 +53,10 @@ def t5_v1_1_fields(size: str) -> dict[str, Any]:
 
 
 def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forward_width: int) -> dict[str, Any]:
-    """Of both versions.
+    """Returns the `model` fields that both versions of T5 share.
 
-    Matrices start as T5's, but for two that are normals of deviation 1 there: the token table, here cut at two of them
-    (0.88), and the separate output of 1.1, here of deviation width^-0.5.
+    Matrices are initialised as in T5, with two exceptions whose standard deviation is 1 in T5. Here the token table is
+    a normal truncated at two standard deviations (0.88), and the separate output of 1.1 has deviation width^-0.5.
     """
     return {
         'layers': layers,
@@ -84,9 +84,9 @@ def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forwar
 
 
 def bart_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which BART `size` differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of BART `size` that differ from `ModelConfig`'s defaults.
 
-    Its table has two rows more than positions. Dropout, and all that the paper leaves open, is as in the released
+    Its position table has two extra rows. Dropout and all choices that the paper leaves open follow the released
     models.
     """
     layers, width = BART_SIZES[known_size(size, BART_SIZES, 'BART')]
@@ -106,10 +106,10 @@ def bart_fields(size: str) -> dict[str, Any]:
 
 
 def vaswani_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which the first Transformer, `size`, differs from `ModelConfig`'s defaults.
+    """Returns the `model` fields of the first Transformer, `size`, that differ from `ModelConfig`'s defaults.
 
-    All projections have biases and the three tables of words are one (section 3.4); the paper names no epsilon of its
-    norms, this one is Marian's.
+    All projections have biases, and the three word tables are one (section 3.4). The paper gives no epsilon for its
+    norms; this value is Marian's.
     """
     width, heads, dropout = VASWANI_SIZES[known_size(size, VASWANI_SIZES, 'Vaswani')]
     return {

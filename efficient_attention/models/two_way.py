@@ -1,4 +1,4 @@
-"""A language model of both directions: each token from those before it, and from those behind it (ELMo)."""
+"""A bidirectional language model (ELMo): predicts each token from the earlier and from the later tokens."""
 
 from typing import Unpack
 
@@ -13,7 +13,7 @@ from efficient_attention.models.encoder import Encoder, EncoderOptions
 
 
 class TwoWayLanguageModel(nnx.Module):
-    """An encoder whose directions are apart, and one output layer for both (Peters et al. 2018, section 3.1)."""
+    """An encoder with independent directions, and one output layer for both (Peters et al. 2018, section 3.1)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -22,13 +22,16 @@ class TwoWayLanguageModel(nnx.Module):
 
     @property
     def embeddings(self) -> Embeddings:
-        """Those of both directions."""
+        """The embeddings, shared by both directions."""
         return self.encoder.embeddings
 
     def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
-        """The vectors [B, L, D]: the first half at t depends on tokens 0 ... t, the second on tokens t ... L - 1."""
+        """Returns the hidden states [B, L, D].
+
+        The first half at position t depends on tokens 0 ... t, the second half on tokens t ... L - 1.
+        """
         return self.encoder(tokens_BL, segments_BL, **options)
 
     def logits(self, hidden_BLE: Array) -> Array:
-        """float32 [B, L, V] from one direction's half of the vectors, of what comes next in it."""
+        """Returns float32 logits [B, L, V] of the next token in one direction, from that direction's half."""
         return self.head(hidden_BLE, self.embeddings.token)

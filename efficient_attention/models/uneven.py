@@ -1,4 +1,4 @@
-"""A stack whose layers differ in heads or feed-forward units: a scan for each stretch of layers that are alike."""
+"""A stack of layers of different sizes: one scan per run of consecutive layers of equal size."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from efficient_attention.modules.layer import ATTENTION, FEED_FORWARD, SubLayer
 
 
 class Stretch(NamedTuple):
-    """Layers that are alike: their config, their sub-layers, and the number of layers before them."""
+    """Consecutive layers of equal size: their config, their sub-layers, and the number of layers before them."""
 
     config: ModelConfig
     sub_layers: tuple[SubLayer, ...]
@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
 
 
 def layer_sizes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Heads and feed-forward units of each layer that has parameters of its own."""
+    """Returns heads and feed-forward units of each layer with separate parameters."""
     count = len(set(config.layer_numbers))
     heads = config.layer_heads or (config.heads,) * count
     units = config.layer_units or (config.feed_forward_width,) * count
@@ -32,7 +32,7 @@ def layer_sizes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def stretches(config: ModelConfig) -> list[Stretch]:
-    """The stretches of a stack, in the order of its layers."""
+    """Returns the runs of equal layers of a stack, in order."""
     found, first = [], 0
     for (heads, units), alike in itertools.groupby(layer_sizes(config)):
         layers = config.layers if config.sharing == 'all' else len(list(alike))
@@ -54,7 +54,7 @@ def stretches(config: ModelConfig) -> list[Stretch]:
 
 
 def ranks_within(config: ModelConfig, heads: int, units: int) -> tuple[str, ...]:
-    """The ranks of those kernels that layers of this size have in factors: a small one stays whole."""
+    """Returns the ranks of the kernels that are factorised at this layer size; small kernels are not factorised."""
 
     def is_within(kind: str, rank: int) -> bool:
         wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
@@ -64,7 +64,7 @@ def ranks_within(config: ModelConfig, heads: int, units: int) -> tuple[str, ...]
 
 
 class UnevenStack(nnx.Module):
-    """The layers of an encoder, [B, L, D] -> [B, L, D], with `layer_heads` and `layer_units`."""
+    """The layers of an encoder, [B, L, D] -> [B, L, D], with different numbers of heads or feed-forward units."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -73,13 +73,16 @@ class UnevenStack(nnx.Module):
         )
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
-        """The last layer's output; arguments as of `Stack`."""
+        """Returns the last layer's output; arguments as of `Stack`."""
         for stack in self.stretches:
             x_BLD = stack(x_BLD, context)
         return x_BLD
 
     def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
-        """The last layer's output, and the outputs of all layers; their heads differ, so nothing of attention."""
+        """Returns the last layer's output and the outputs of all layers.
+
+        Queries and keys are omitted, because the layers differ in their number of heads.
+        """
         outputs = []
         for stack in self.stretches:
             x_BLD, taps = stack.tapped(x_BLD, context)

@@ -1,4 +1,4 @@
-"""Thin Flax NNX modules: parameters and their names, then calls into `attention` and `recurrence`.
+"""Flax NNX modules: named parameters, and calls into the functions of `attention` and `recurrence`.
 
-Modules that need neither, such as the feed-forward layer, contain their own arithmetic.
+Modules that need neither package, such as the feed-forward layer, contain their arithmetic.
 """

@@ -1,4 +1,4 @@
-"""Self-attention: projections, one call into `attend`, the output projection. Cross-attention shares its parts."""
+"""Self-attention: projections, one call of `attend`, the output projection. Cross-attention shares these parts."""
 
 import dataclasses
 import math
@@ -27,24 +27,24 @@ from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, kernel_init, linear
 from efficient_attention.modules.positions import rotate
 
-DRAW_STREAM = 0x64726177  # folded into a layer's key of dropout for what a mechanism draws in training alone
+DRAW_STREAM = 0x64726177  # folded into a layer's dropout key for samples that a mechanism takes only in training
 
 
 class AttentionOperands(NamedTuple):
-    """What an attention's weights come from, as `attention_weights` takes it."""
+    """The arrays that determine an attention's weights, as arguments of `attention_weights`."""
 
     query_BLHK: Array
     key_BMHK: Array
     relative: Relative | None = None
     additive_HK: Array | None = None
     centres_BLH: Array | None = None
-    # log-probabilities of the keys that queries drew, in training
+    # In training: log-probabilities of the keys sampled by queries.
     drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # of a self-attention; weights do not depend on it
+    value_BMHK: Array | None = None  # for self-attention; weights do not depend on it
     learned: dict[str, Array] | None = None  # by name
 
     def beside(self, options: CallOptions) -> CallOptions:
-        """The options with this call's relative term, additive vector, centres and learned arrays."""
+        """Returns `options` with these operands' relative term, additive vector, centres and learned arrays."""
         return dataclasses.replace(
             options,
             relative=self.relative,
@@ -55,13 +55,13 @@ class AttentionOperands(NamedTuple):
 
 
 class Projections(nnx.Module):
-    """The learned parts of an attention, abstract: `Attention` and `CrossAttention` compute with them."""
+    """The learned parts of an attention: the abstract base of `Attention` and `CrossAttention`."""
 
     config: LayerConfig
     learned: LearnedOperands | None
 
     def make_projections(self, mechanism: Mechanism, *, has_key: bool, rngs: nnx.Rngs) -> None:
-        """Makes the projections to queries, keys and values, those that the mechanism reads, and that of the output."""
+        """Creates the query, key and value projections that the mechanism reads, and the output projection."""
         config = self.config
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         has_query = mechanism.reads.queries
@@ -74,20 +74,23 @@ class Projections(nnx.Module):
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
 
     def make_scores(self, rngs: nnx.Rngs) -> None:
-        """Makes what scores other than q k learn."""
+        """Creates the parameters of scores other than the dot product."""
         config = self.config
         self.general = General(config, rngs=rngs) if config.score == 'general' else None
         self.additive = Additive(config, rngs=rngs) if config.score == 'additive' else None
         self.location = Location(config, rngs=rngs) if config.score == 'location' else None
 
     def query_of(self, x_BLD: Array) -> Array:
-        """The queries [B, L, H, K] as they meet keys: those of 'general' scores times their matrix."""
+        """Returns the queries [B, L, H, K]; for 'general' scores, multiplied by the score matrix."""
         assert self.query is not None  # the mechanism reads queries
         q_BLHK = self.split_heads(self.query(x_BLD))
         return q_BLHK if self.general is None else self.general(q_BLHK)
 
     def keys_of(self, read_BMD: Array, positions_BM: Array | None) -> Array | None:
-        """The keys [B, M, H, K] of what is read or of its positions, by default 0, 1, ...; None if queries are keys."""
+        """Returns the keys [B, M, H, K] of `read_BMD`, or of positions for scores by location.
+
+        Positions are 0, 1, ... by default. The result is None if the queries are also the keys.
+        """
         if self.location is not None:
             if positions_BM is None:
                 positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
@@ -95,20 +98,20 @@ class Projections(nnx.Module):
         return None if self.key is None else self.split_heads(self.key(read_BMD))
 
     def additive_vector(self) -> Array | None:
-        """v [H, K] of additive scores; None of others."""
+        """Returns the vector v [H, K] of additive scores; None for other scores."""
         return None if self.additive is None else self.additive()
 
     def options(self, rng: Array | None) -> CallOptions:
-        """The options of `attend` that follow from the config; `rng` turns dropout of the weights on."""
+        """Returns the options of `attend` that follow from the config; `rng` enables dropout of the weights."""
         rate = 0.0 if rng is None else self.config.attention_dropout_rate
         return CallOptions(dropout_rate=rate, dropout_rng=rng, backend=self.config.attention_backend)
 
     def split_heads(self, x_BLI: Array) -> Array:
-        """[B, L, H x K] -> [B, L, H, K]."""
+        """Reshapes [B, L, H x K] to [B, L, H, K]."""
         return spread(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
 
     def join_heads(self, out_BLHK: Array) -> Array:
-        """The output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
+        """Returns the output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
         return spread(self.out(jax.lax.collapse(spread(out_BLHK, 'BLHK'), 2)), 'BLD')
 
 
@@ -134,18 +137,20 @@ class Attention(Projections):
         mechanism: Mechanism | None = None,
         **options: Unpack[ContextOptions],
     ) -> Array:
-        """The output of `run`; the other arguments are the fields of its `Context`."""
+        """Returns the output of `run`; the other arguments are the fields of its `Context`."""
         return self.run(x_BLD, Context(segments_BL, positions_BL, **options), mechanism)[0]
 
     def run(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Array, AttentionOperands]:
-        """Attends within segments, to the memory too; also returns the queries and keys, as they were compared.
+        """Returns the attention output, and the queries and keys as they enter the scores.
+
+        A query attends within its segment, including the memory.
 
         Args:
             x_BLD: the input.
-            context: what it reads beside it; `rng` turns dropout of the weights on. With global tokens the queries and
-                keys that are returned are those of the other tokens.
+            context: other inputs; `rng` enables dropout of the weights. With global tokens, the returned queries and
+                keys are the ordinary ones.
             mechanism: by default the config's first.
         """
         config, segments_BL, memory = self.config, context.segments_BL, context.memory
@@ -156,7 +161,7 @@ class Attention(Projections):
         options = dataclasses.replace(self.options(context.rng), rng=draws)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
-                raise ValueError('is_global and bias do not go together')
+                raise ValueError('is_global and bias do not go together: global tokens support no bias on the logits')
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
             return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
@@ -172,13 +177,15 @@ class Attention(Projections):
     def go_on(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
     ) -> tuple[Array, Cache, AttentionOperands]:
-        """`run` for new tokens, which read those in the cache and themselves; also the cache with them.
+        """Returns the results of `run` for new tokens during incremental decoding, and the updated cache.
+
+        The new tokens attend to the cached tokens and to each other.
 
         Args:
             x_BnD: the input.
-            context: its positions are places in the text; without dropout and memory.
-            spec: what the cache was made for.
-            cache: of all tokens before.
+            context: its positions are positions in the text. Without dropout and memory.
+            spec: specification of the cache.
+            cache: of all earlier tokens.
         """
         query, key, value = self.project(x_BnD, context.positions_BL, spec.mechanism)
         distances = spec.mechanism.keys_back(spec.max_length) if self.distances is not None else 0
@@ -198,7 +205,7 @@ class Attention(Projections):
     def operands(
         self, q_BLHK: Array, k_BMHK: Array, v_BMHK: Array | None, context: Context, *, distances: int
     ) -> AttentionOperands:
-        """Queries, keys and values as they are compared, with what goes beside them."""
+        """Returns the queries and keys as they enter the scores, the values, and the other operands of the scores."""
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, distances, context.distance_biases)
@@ -207,18 +214,20 @@ class Attention(Projections):
         return AttentionOperands(q_BLHK, k_BMHK, relative, additive_HK, value_BMHK=v_BMHK, learned=learned)
 
     def global_tokens(self, x_BLD: Array, is_global_BL: Array) -> GlobalTokens:
-        """The global tokens through their projections; raises ValueError where the config has none."""
+        """Returns the projected global tokens; raises ValueError if the config has none."""
         if self.global_projections is None:
-            raise ValueError('is_global needs model.global_tokens, the most global tokens of a row, above 0')
+            raise ValueError(
+                'is_global needs model.global_tokens, the maximum number of global tokens per row, above 0'
+            )
         q_BLHK, k_BLHK, v_BLHK = (self.split_heads(x_BLI) for x_BLI in self.global_projections(x_BLD))
         return GlobalTokens(is_global_BL, q_BLHK, k_BLHK, v_BLHK, self.config.global_tokens)
 
     def project(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
     ) -> tuple[Array, Array, Array]:
-        """Query [B, L, H, K], key and value [B, M, H, K], rotated where the config says so: what a cache keeps.
+        """Returns query [B, L, H, K], key and value [B, M, H, K], after rotary positions if configured.
 
-        M is L, and with memory so much more.
+        Caches store these keys and values. M is L, plus the length of the memory if there is one.
         """
         read_BMD, key_positions_BM = x_BLD, positions_BL
         if memory is not None:
@@ -230,12 +239,13 @@ class Attention(Projections):
     def compared(
         self, x_BLD: Array, read_BMD: Array, mechanism: Mechanism, places: tuple[Array, Array] | None = None
     ) -> tuple[Array, Array, Array]:
-        """Query [B, L, H, K] of `x`, key and value [B, M, H, K] of what it reads.
+        """Returns query [B, L, H, K] of `x_BLD`, key and value [B, M, H, K] of `read_BMD`.
 
-        `places` are the positions of both, by which the config may rotate them; without any, contents alone count.
+        `places` are the positions of both, for rotary positions and scores by location. Without `places`, rotary
+        positions are off.
         """
         v_BMHK = self.split_heads(self.value(read_BMD))
-        if not mechanism.reads.keys:  # vectors in the places of those that nothing compares
+        if not mechanism.reads.keys:  # the mechanism compares no keys: values are placeholders
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
         q_BLHK = self.query_of(x_BLD)
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
@@ -253,9 +263,10 @@ class Attention(Projections):
 
 
 def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
-    """The mechanism with as many keys for each query as the memory is long, itself among them.
+    """Returns the mechanism with a window of as many keys per query as the memory is long, including the query.
 
-    So the released code of Transformer-XL evaluates (`same_length`): no query of a segment knows more than another.
+    The released code of Transformer-XL evaluates like this (`same_length`), so that all queries of a segment have
+    equally long contexts.
     """
     length = memory.segments_BM.shape[1]
     if not length:
@@ -264,10 +275,11 @@ def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
 
 
 def keys_of_queries(q_BLHK: Array) -> Array:
-    """Keys of shared-QK attention for softmax over q k^T / sqrt(K): sqrt(K) q / |q|, so that the logits are LSH's.
+    """Returns the keys of shared-QK attention from its queries: sqrt(K) q / |q|, for softmax over q k^T / sqrt(K).
 
-    Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|. `unit_keys` of attention/lsh/ multiplies by
-    1 / |q| where this divides by |q|: they round differently, and trained models keep the results that they had.
+    So the logits equal LSH's. Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|. This function
+    divides by |q|, while `unit_keys` of attention/lsh/ multiplies by 1 / |q|. The two round differently; they stay
+    different so that results of trained models do not change.
     """
     q32 = q_BLHK.astype(jnp.float32)
     norm = jnp.sqrt(jnp.square(q32).sum(axis=-1, keepdims=True) + 1e-12)
@@ -275,9 +287,9 @@ def keys_of_queries(q_BLHK: Array) -> Array:
 
 
 class General(nnx.Module):
-    """The query q W of scores q W k, with a matrix for each head, [B, L, H, K] -> [B, L, H, K].
+    """The score matrices W of scores q W k: they multiply the queries, [B, L, H, K] -> [B, L, H, K].
 
-    Source: Luong et al. 2015, arXiv 1508.04025, equation 8, "general".
+    There is one matrix per head. Source: Luong et al. 2015, arXiv 1508.04025, equation 8, "general".
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -286,27 +298,27 @@ class General(nnx.Module):
         self.matrix = nnx.Param(draw(rngs.params(), (config.heads, width, width), jnp.float32))
 
     def __call__(self, q_BLHK: Array) -> Array:
-        """The queries that are multiplied with keys."""
+        """Returns the queries times the score matrices."""
         matrix_HKJ = jnp.asarray(self.matrix[...], q_BLHK.dtype)
         return float32_einsum('BLHK,HKJ->BLHJ', q_BLHK, matrix_HKJ).astype(q_BLHK.dtype)
 
 
 class Additive(nnx.Module):
-    """The vector v of scores v tanh(q + k), one for each head: [H, K] (Bahdanau et al. 2014, arXiv 1409.0473)."""
+    """The vector v of additive scores v tanh(q + k), one per head: [H, K] (Bahdanau et al. 2014, arXiv 1409.0473)."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         draw = kernel_init(config, 1.0 / math.sqrt(config.head_width))
         self.vector = nnx.Param(draw(rngs.params(), (config.heads, config.head_width), jnp.float32))
 
     def __call__(self) -> Array:
-        """v [H, K], float32."""
+        """Returns the vectors v of additive scores, float32 [H, K]."""
         return jnp.asarray(self.vector[...])
 
 
 class Location(nnx.Module):
-    """The keys of scores that depend on query and key position alone: a learned vector for each position and head.
+    """The keys of scores that depend only on query and key position: a learned vector per position and head.
 
-    Source: Luong et al. 2015, arXiv 1508.04025, equation 9: softmax(W h), whose rows these vectors are.
+    Source: Luong et al. 2015, arXiv 1508.04025, equation 9: softmax(W h); these vectors are the rows of W.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -314,5 +326,5 @@ class Location(nnx.Module):
         self.table = embedding(config, config.location_length, config.heads * config.head_width, rngs)
 
     def __call__(self, positions_BM: Array) -> Array:
-        """Keys [B, M, H x K] times sqrt(K), by which `attend` divides; NaN at positions that the table lacks."""
+        """Returns keys [B, M, H x K] times sqrt(K), by which `attend` divides; NaN at positions beyond the table."""
         return self.table(positions_BM) * math.sqrt(self.config.head_width)

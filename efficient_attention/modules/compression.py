@@ -1,4 +1,4 @@
-"""Compression of what leaves a layer's memory, and the loss that trains it (Rae et al. 2019, arXiv 1911.05507)."""
+"""Compression of evicted memory tokens, and the loss that trains it (Rae et al. 2019, arXiv 1911.05507)."""
 
 from typing import TypeVar
 
@@ -18,15 +18,16 @@ from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import linear
 
 Module = TypeVar('Module', bound=nnx.Module)
-# Losses of the layers themselves: named float32 sums over rows and tokens, which add over devices and layers.
+# Auxiliary layer losses: named float32 sums over rows and tokens, which add up over devices and layers.
 Told = dict[str, Array]
 RECONSTRUCTION = 'reconstruction'
 
 
 def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
-    """The kernel [c x D, D] of one layer's convolution, of a width and stride of c tokens; None where none is learned.
+    """Returns the kernel [c x D, D] of one layer's compression, a convolution of width and stride c tokens.
 
-    It begins as the mean of the tokens, from which the loss below has a gradient in every direction.
+    It is None if the config has no learned compression. It starts as the mean of the c tokens, where the loss below has
+    a gradient in every direction.
     """
     if config.compression != 'convolution':
         return None
@@ -37,17 +38,19 @@ def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
 
 
 def compress(config: LayerConfig, compressor: Dense | None, leaving: LayerMemory) -> LayerMemory:
-    """L tokens as L / c slots, the c tokens of a slot side by side.
+    """Returns L tokens as L / c compressed vectors, from c consecutive tokens each.
 
-    A slot belongs to the text of its newest token and takes its other tokens from that text alone; those of texts
-    before count as zeros to a convolution and not at all to a mean or a maximum.
+    A compressed vector belongs to the text of its newest token, and only tokens of this text contribute. Tokens of
+    earlier texts count as zeros in a convolution, and are excluded from a mean or maximum.
 
     Raises:
         ValueError: L is no multiple of the rate c, or the config compresses nothing.
     """
     rate, (rows, length, width) = config.compression_rate, leaving.states_BMD.shape
     if length % rate or config.compression == 'none':
-        raise ValueError(f'a segment of {length} tokens with model.compression {config.compression!r} at rate {rate}')
+        raise ValueError(
+            f'cannot compress a segment of {length} tokens with model.compression {config.compression!r} at rate {rate}'
+        )
     segments_BMc = leaving.segments_BM.reshape(rows, -1, rate)
     newest_BM = segments_BMc[:, :, -1]
     states_BMcD = spread(leaving.states_BMD.reshape(rows, -1, rate, width), 'BMcD')
@@ -68,18 +71,18 @@ def compress(config: LayerConfig, compressor: Dense | None, leaving: LayerMemory
 def reconstruction_error(
     attention: Attention, mechanism: Mechanism, segment: LayerMemory, leaving: LayerMemory, compressed: LayerMemory
 ) -> Array:
-    """How far a segment's attention to compressed slots is from its attention to the tokens that they stand for.
+    """Returns the difference between a segment's attention to evicted tokens and to their compressed vectors.
 
-    That is the squared difference of the heads' results, a mean over heads and their widths, a float32 sum over rows
-    and tokens. Both attentions go by contents alone, without positions or u and v of Transformer-XL, over all keys of a
+    It is the squared difference of the heads' outputs: a mean over heads and head widths, a float32 sum over rows and
+    tokens. Both attentions use only contents, without positions or Transformer-XL's u and v. They read all keys of a
     token's text (algorithm 2 of the paper).
 
     Args:
-        attention: the layer's.
-        mechanism: of the layer; its pattern does not count.
-        segment: the layer's input as its attention reads it, of which queries are made.
-        leaving: the tokens, likewise.
-        compressed: the slots, likewise.
+        attention: of the layer.
+        mechanism: of the layer; its pattern is ignored.
+        segment: the layer's normalised input, from which queries are computed.
+        leaving: the evicted tokens, normalised likewise.
+        compressed: the compressed vectors, normalised likewise.
     """
     x_BLD, segments_BL = segment
 
@@ -98,17 +101,20 @@ def reconstruction_error(
 
 
 def held(module: Module) -> Module:
-    """The module with parameters into which no gradient flows."""
+    """Returns the module with parameters that get no gradient."""
     graph, parameters = nnx.split(module)
     return nnx.merge(graph, jax.lax.stop_gradient(parameters))
 
 
 def told_losses(config: LayerConfig) -> dict[str, float]:
-    """The losses that layers tell while they go on from a memory, each with its factor; their weights are tokens."""
+    """Returns the factor of each auxiliary layer loss of a decoder with memory.
+
+    Each loss is a mean over tokens before it is multiplied by its factor.
+    """
     is_told = config.compressed_length > 0 and config.reconstruction_weight > 0.0
     return {RECONSTRUCTION: config.reconstruction_weight} if is_told else {}
 
 
 def over_layers(told: Told) -> Told:
-    """The sums over all layers, of which the first axis is."""
+    """Returns the auxiliary layer losses summed over the leading layer axis."""
     return {name: sums_N.sum(axis=0) for name, sums_N in told.items()}

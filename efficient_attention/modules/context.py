@@ -15,7 +15,7 @@ from efficient_attention.recurrence.recur import State
 
 
 class Biases(NamedTuple):
-    """u and v [H, K] of relative 'transformer_xl', added to the queries that meet contents and distances."""
+    """Transformer-XL's biases u and v [H, K], added to the queries for contents and for distances."""
 
     content_HK: Array
     distance_HK: Array
@@ -30,13 +30,13 @@ class Terms(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """What a layer read before this segment, [B, M, D], and the segment of each token [B, M]; 0 = nothing."""
+    """A layer's inputs of earlier segments [B, M, D], and the segment of each token [B, M]; 0 = empty."""
 
     states_BMD: Array
     segments_BM: Array
 
     def before(self, options: CallOptions, segments_BL: Array) -> CallOptions:
-        """The options of `attend` for a segment's queries, whose keys are those of the memory and of the segment."""
+        """Returns the options of `attend` for a segment's queries, with keys of the memory and of the segment."""
         before, new = self.segments_BM.shape[1], segments_BL.shape[1]
         places = np.arange(before + new, dtype=np.int32)[None]
         key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
@@ -46,19 +46,19 @@ class LayerMemory(NamedTuple):
 
 
 class CompressedLayerMemory(NamedTuple):
-    """What a layer read before this segment: in front the slots that tokens were compressed to, then tokens."""
+    """A layer's memory of earlier segments: compressed vectors first, then recent tokens."""
 
     compressed: LayerMemory
     recent: LayerMemory
 
     def joined(self) -> LayerMemory:
-        """All slots in a row, each of which is a position."""
+        """Returns compressed vectors and recent tokens as one memory, in which each is a position."""
         states_BMD = jnp.concatenate([self.compressed.states_BMD, self.recent.states_BMD], axis=1)
         segments_BM = jnp.concatenate([self.compressed.segments_BM, self.recent.segments_BM], axis=1)
         return LayerMemory(spread(states_BMD, 'BMD'), segments_BM)
 
     def leaving(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
-        """The oldest L tokens of the recent ones and of a segment with this input, which makes them leave."""
+        """Returns the L tokens that the segment evicts: the oldest tokens of the recent memory and the segment."""
         (states_BMD, segments_BM), count = self.recent, segments_BL.shape[1]
         if segments_BM.shape[1] < count:
             states_BMD = jnp.concatenate([states_BMD, x_BLD.astype(states_BMD.dtype)], axis=1)
@@ -70,10 +70,10 @@ AttentionMemory = LayerMemory | CompressedLayerMemory
 
 
 class OtherSequence(NamedTuple):
-    """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
+    """The sequence that a cross-attention reads, such as an encoder's output [B, M, D] with segments [B, M].
 
-    A query reads those of its segment; segment 0 is padding. Windows go by positions, 0, 1, ... where there are none.
-    Recurrent layers that read it begin with `first_BNU`, where it is there: the arrays of a state, of all N layers.
+    A query reads only vectors of its segment; segment 0 is padding. Windows use positions, by default 0, 1, ...
+    `first_BNU` has the state arrays of all N layers, with which recurrent layers start; None = zeros.
     """
 
     states_BMD: Array
@@ -83,24 +83,24 @@ class OtherSequence(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a layer reads beside its input.
+    """A layer's inputs besides its hidden states.
 
     Args:
-        segments_BL: 0 = padding, 1, 2, ... = packed examples.
-        positions_BL: for rotary positions, and for the windows of a cross-attention; patterns of self-attention go by
-            the place in the row.
-        rng: a key, or one a row; turns dropout on.
-        mechanism_rng: a key for mechanisms that draw at random.
-        is_global_BL: tokens that read all and are read by all, with projections of their own; at most
-            `config.global_tokens` a row.
-        bias: added to the logits of self-attention: an array or a function of places, as `attend` takes it.
-        distance_biases: u and v of relative 'transformer_xl', where all layers share them.
+        segments_BL: 0 = padding; 1, 2, ... = packed examples.
+        positions_BL: for rotary positions and the windows of a cross-attention. Patterns of self-attention use the
+            index in the row.
+        rng: PRNG key, or one per row; enables dropout.
+        mechanism_rng: PRNG key for random mechanisms.
+        is_global_BL: global tokens, which read all tokens and are read by all, with separate projections; at most
+            `config.global_tokens` per row.
+        bias: added to the logits of self-attention: an array or a function of indices, as in `attend`.
+        distance_biases: Transformer-XL's u and v, if all layers share them.
         learned: arrays that a mechanism learns and all layers share, by name.
-        memory: what this layer read before: keys and values come from it and then from the input; rotary positions
-            then count from its first token. Of a recurrent layer its states, one for each direction.
-        other: another sequence, which a cross-attention reads.
-        state_rng: PRNG key of dropout of the state, where `rng` is specific to one position.
-        product_BLX: the product of a recurrent sub-layer's input, where it does not come from the input alone.
+        memory: the layer's inputs of earlier segments. Keys and values come from them and then from the input; rotary
+            positions count from their first token. For a recurrent layer: its states, one per direction.
+        other: another sequence for cross-attention.
+        state_rng: PRNG key for state dropout, if `rng` is specific to one position.
+        product_BLX: input product of a recurrent sub-layer, if it has terms besides the input.
     """
 
     segments_BL: Array
@@ -117,18 +117,18 @@ class Context(NamedTuple):
     product_BLX: Array | None = None
 
     def of_layer(self, number: int | Array, memory: AttentionMemory | tuple[State, ...] | None = None) -> 'Context':
-        """The same for layer `number` of a stack: with its memory, and the number folded into the PRNG keys."""
+        """Returns the context of layer `number`, with its memory and its number folded into the PRNG keys."""
         rngs = (fold(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
         rng, mechanism_rng, state_rng = rngs
         return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)
 
     def with_terms(self, terms: Terms) -> 'Context':
-        """The same with the terms that a stack adds."""
+        """Returns the context with a stack's shared terms."""
         return self._replace(bias=terms.bias, distance_biases=terms.distance_biases, learned=terms.learned)
 
 
 class ContextOptions(TypedDict, total=False):
-    """The fields of `Context` but its first two, as keyword arguments of a layer and its sub-layers."""
+    """The fields of `Context` except its first two, as keyword arguments of a layer and its sub-layers."""
 
     rng: Array | None
     mechanism_rng: Array | None
@@ -143,14 +143,14 @@ class ContextOptions(TypedDict, total=False):
 
 
 def given(other: OtherSequence | None, reader: str) -> OtherSequence:
-    """The other sequence; raises ValueError where the call brings none to what reads it."""
+    """Returns `other`; raises ValueError with the name of its `reader` if it is None."""
     if other is None:
         raise ValueError(f'{reader} reads another sequence; give it as `other`')
     return other
 
 
 def fold(rng: Array | None, number: int | Array) -> Array | None:
-    """An independent key (or one a row, for keys [B]); None stays None, which means no dropout."""
+    """Returns an independent PRNG key, or one per row for keys [B]; None (no dropout) stays None."""
     if rng is None:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Cross-attention: queries of a layer's input read another sequence, such as an encoder's output."""
+"""Cross-attention: queries from a layer's input attend to another sequence, such as an encoder's output."""
 
 import dataclasses
 import math
@@ -21,11 +21,11 @@ from efficient_attention.modules.learned import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
 
-CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
+CROSS_STREAM = 0x63726F73  # folded into a layer's PRNG key for samples of its cross-attention
 
 
 class CrossAttention(Projections):
-    """Multi-head attention to another sequence [B, L, D] -> [B, L, D], by the config's `cross_attention`."""
+    """Multi-head attention to another sequence, [B, L, D] -> [B, L, D], with the config's `cross_attention`."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config, mechanism = config, config.cross_mechanism
@@ -38,13 +38,13 @@ class CrossAttention(Projections):
     def __call__(
         self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Unpack[ContextOptions]
     ) -> Array:
-        """The output of `run`; the other arguments are the fields of its `Context`."""
+        """Returns the output of `run`; the other arguments are the fields of its `Context`."""
         return self.run(x_BLD, Context(segments_BL, positions_BL, **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, AttentionOperands]:
-        """Attends to `context.other` within segments; also returns the queries and keys.
+        """Returns the attention to `context.other` within segments, and the queries and keys.
 
-        `context.rng` turns dropout of the weights on; `context.mechanism_rng` is the layer's.
+        `context.rng` enables dropout of the weights; `context.mechanism_rng` is the layer's.
         """
         other, mechanism = given(context.other, 'cross_attention'), self.config.cross_mechanism
         q_BLHK, keys = self.scaled_query(x_BLD), self.keys(other)
@@ -56,16 +56,20 @@ class CrossAttention(Projections):
         return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
 
     def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
-        """What decoding keeps of another sequence, computed once; `mechanism_rng` is the layer's."""
+        """Returns the cross-attention keys of another sequence for decoding, computed once.
+
+        `mechanism_rng` is the layer's.
+        """
         learned = None if self.learned is None else self.learned()
         return fix_keys(self.config.cross_mechanism, self.keys(other), cross_rng(mechanism_rng), learned)
 
     def go_on(
         self, x_BnD: Array, context: Context, fixed: FixedKeys | FixedSums
     ) -> tuple[Array, AttentionOperands | None]:
-        """`run` for new tokens, from what `fixed_keys` gave, for as many rows or a multiple of them.
+        """Returns the results of `run` for new tokens during incremental decoding, from the result of `fixed_keys`.
 
-        Also the queries and keys; None where sums are all that is left of the keys.
+        The new tokens may have as many rows as the cached keys, or a multiple. The queries and keys are None if the
+        cache holds only sums over the keys.
         """
         q_BnHK, mechanism, rng = self.scaled_query(x_BnD), self.config.cross_mechanism, context.rng
         keys = None if isinstance(fixed, FixedSums) else fixed.key_BGMK.swapaxes(1, 2)
@@ -80,18 +84,18 @@ class CrossAttention(Projections):
         return self.join_heads(out_BnHK), None if operands is None else operands._replace(drawn_BHL=drawn_BHn)
 
     def operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
-        """Queries and keys with what goes beside them."""
+        """Returns the queries and keys with the other operands of the scores."""
         centres_BLH = None if self.centres is None else self.centres(x_BLD)
         learned = None if self.learned is None else self.learned()
         return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH, learned=learned)
 
     def scaled_query(self, x_BLD: Array) -> Array:
-        """The queries [B, L, H, K], without positions."""
+        """Returns the scaled queries [B, L, H, K], without positions."""
         q_BLHK = self.query_of(x_BLD)
         return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
 
     def keys(self, other: OtherSequence) -> KeySequence:
-        """The keys and values [B, M, H, K] of another sequence, without positions."""
+        """Returns the keys and values [B, M, H, K] of another sequence, without positions."""
         key_BMHK = self.keys_of(other.states_BMD, other.positions_BM)
         assert key_BMHK is not None
         value_BMHK = self.split_heads(self.value(other.states_BMD))
@@ -99,9 +103,9 @@ class CrossAttention(Projections):
 
 
 def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) -> CallOptions:
-    """The options with what says which token of a layer's input reads which of the other sequence.
+    """Returns the options of `attend` with segments and positions of both sequences, and the sampling key.
 
-    Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
+    Positions are omitted if the mechanism does not compare positions, because array positions rule out some backends.
     """
     other = given(context.other, 'cross_attention')
     rng = cross_rng(context.mechanism_rng) if mechanism.draws.always else None
@@ -112,14 +116,15 @@ def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) 
 
 
 def cross_rng(mechanism_rng: Array | None) -> Array | None:
-    """The key of what a layer's cross-attention draws, apart from what its self-attention draws."""
+    """Returns the PRNG key for a cross-attention's samples, different from the key of the layer's self-attention."""
     return fold(mechanism_rng, CROSS_STREAM)
 
 
 class Centres(nnx.Module):
-    """Where each query reads, as a share of what there is to read: sigmoid(v tanh(W h)), [B, L, D] -> [B, L, H].
+    """The relative position that each query attends to: sigmoid(v tanh(W h)), [B, L, D] -> [B, L, H].
 
-    Source: Luong et al. 2015, arXiv 1508.04025, equation 9; here W and v are those of each head.
+    It is a share of the other sequence's length. Source: Luong et al. 2015, arXiv 1508.04025, equation 9; here each
+    head has a separate W and v.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -129,7 +134,7 @@ class Centres(nnx.Module):
         self.vector = nnx.Param(draw(rngs.params(), (config.heads, config.head_width), jnp.float32))
 
     def __call__(self, x_BLD: Array) -> Array:
-        """The shares, float32 in (0, 1)."""
+        """Returns the position of each query as a share of the other sequence's length, float32 in (0, 1)."""
         hidden_BLI = jnp.tanh(self.hidden(x_BLD).astype(jnp.float32))
         hidden_BLHK = hidden_BLI.reshape(*x_BLD.shape[:2], self.config.heads, self.config.head_width)
         vector_11HK = jnp.asarray(self.vector[...])[None, None]

@@ -1,10 +1,11 @@
-"""A dense layer whose bfloat16 products, forward and backward, have the form that a CPU computes fast.
+"""A dense layer whose bfloat16 products, forward and backward, take the form that is fast on a CPU.
 
-XLA multiplies bfloat16 matrices on a CPU by the processor's own instructions for them (AMX, AVX512-BF16) where the
-result is float32; for a bfloat16 result it first makes all operands float32, which is slower than float32 throughout.
-So here sums are float32 and rounded afterwards, also in the backward pass, where JAX's own rule would multiply a
-float32 gradient with bfloat16 weights. Gradients of parameters stay float32. In float32, and on GPUs and TPUs where
-the result is bfloat16, the layer is Flax's.
+For float32 results of bfloat16 matrices, XLA uses the CPU's bfloat16 instructions (AMX, AVX512-BF16). For bfloat16
+results, it first converts all operands to float32, which is slower than computing in float32 throughout. So here sums
+are float32 and rounded afterwards. The backward pass does the same, where JAX's default rule would multiply a float32
+gradient with bfloat16 weights. Parameter gradients stay float32.
+
+The layer equals Flax's layer in float32. It also does on GPUs and TPUs if the result is bfloat16.
 """
 
 import functools
@@ -25,14 +26,16 @@ Saved = tuple[Array, Array, Array | None]
 
 
 class Dense(nnx.Linear):
-    """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result.
+    """A dense layer [..., I] -> [..., O] with float32 parameters, computed in `dtype`.
 
     Attributes:
-        axes: the letters of the kernel's axes, by which it lies on a mesh (attention/device_mesh.py).
-        quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = the kernel alone is. The
-            kernel is float32 and rounded in each call, as in training, or, where `store_codes` has made it so, int8
-            with its scales beside it.
-        weighs_inputs: the kernel's gradient is how much its inputs are used (modules/input_squares.py); float32 alone.
+        axes: letters of the kernel's axes, by which it is sharded over a mesh (attention/device_mesh.py).
+        quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = only the kernel. The
+            kernel is float32 and rounded in each call, as in training. After `store_codes` it is int8, with scales in
+            `kernel_scale`.
+        weighs_inputs: whether the kernel's gradient measures the use of its inputs (modules/input_squares.py); only in
+            float32.
+        preferred_element_type: dtype of the result; None = `dtype`.
     """
 
     axes = 'DE'
@@ -41,7 +44,7 @@ class Dense(nnx.Linear):
     weighs_inputs = False
 
     def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
-        """The product with the kernel, plus the bias where there is one."""
+        """Returns the product with the kernel, plus the bias if there is one."""
         if self.quantization != 'none':
             return self.quantized(inputs)
         if self.weighs_inputs:
@@ -58,7 +61,10 @@ class Dense(nnx.Linear):
         return out.astype(self.preferred_element_type or self.dtype)
 
     def quantized(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
-        """The product of rounded operands; in float32 but for int8 inputs times an int8 kernel."""
+        """Returns the quantized product with the kernel, plus the bias if there is one.
+
+        It is computed in float32, except for int8 inputs times a stored int8 kernel.
+        """
         x, has_inputs = inputs.astype(jnp.float32), self.quantization == 'int8'
         if self.kernel_scale is None:
             out = plain_sums(rounded(x, -1) if has_inputs else x, self.weights())
@@ -69,41 +75,41 @@ class Dense(nnx.Linear):
         return self.with_bias(out).astype(self.preferred_element_type or self.dtype or jnp.float32)
 
     def with_bias(self, out: Float[Array, '... O']) -> Float[Array, '... O']:
-        """Plus the bias where there is one."""
+        """Returns `out` plus the bias if there is one."""
         return out if self.bias is None else out + jnp.broadcast_to(jnp.asarray(self.bias[...]), out.shape)
 
     def store_codes(self) -> None:
-        """Puts the kernel's codes and scales in its place; there is no training after that."""
-        kernel = jnp.asarray(self.kernel[...])  # [I, O], or [N, I, O] of stacked layers
+        """Replaces the kernel by int8 codes and scales, after which training is impossible."""
+        kernel = jnp.asarray(self.kernel[...])  # [I, O], or [N, I, O] in stacked layers
         scale = scale_of(kernel, -2)
         self.kernel, self.kernel_scale = nnx.Param(codes_of(kernel, scale)), nnx.Param(scale)
 
     def weights(self) -> Array:
-        """The float32 kernel, as products read it."""
+        """Returns the float32 kernel that products use, gathered and rounded if necessary."""
         if self.kernel_scale is not None:
             return numbers_of(self.kernel[...], self.kernel_scale[...])
         kernel_IO = gathered(jnp.asarray(self.kernel[...]), self.axes)
         return kernel_IO if self.quantization == 'none' else rounded(kernel_IO, 0)
 
     def gathering(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:
-        """Flax's layer with a kernel that is gathered for each product."""
+        """Returns the result of Flax's layer, with a kernel that is gathered per product."""
         inputs, kernel_IO, bias_O = self.promote_dtype((inputs, self.kernel[...], bias_O), dtype=self.dtype)
         out = gathering_product(self.axes, self.preferred_element_type, inputs, kernel_IO)
         return out if bias_O is None else out + jnp.broadcast_to(bias_O, out.shape).astype(out.dtype)
 
 
 def plain_sums(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
-    """x [..., I] times kernel [I, O], as they are."""
+    """Returns x [..., I] times kernel [I, O], without any conversion."""
     return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
 
 
 def plain_product(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
-    """x [..., I] times kernel [I, O], which is gathered for it."""
+    """Returns x [..., I] times kernel [I, O], with the kernel gathered from its shards."""
     contracted = ((x.ndim - 1,), (0,)), ((), ())
     return lax.dot_general(x, gathered(kernel_IO, axes), contracted, preferred_element_type=dtype)
 
 
-# What the backward pass keeps of all layers is a device's part of their kernels: it gathers each of them once more.
+# `plain_product` with a backward pass that stores only the local shard of each kernel and gathers it again.
 gathering_product = jax.custom_vjp(plain_product, nondiff_argnums=(0, 1))
 
 
@@ -121,9 +127,9 @@ gathering_product.defvjp(_gathering_forward, _gathering_backward)
 
 
 def once_more(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array, Float[Array, '... O']]:
-    """Both as they are, the kernel so that it is not gathered before the gradient is there.
+    """Returns kernel and gradient unchanged, but prevents gathering the kernel before the gradient is available.
 
-    Otherwise the compiler would keep the forward pass's where layers follow one another without a scan.
+    Otherwise, without a scan over layers, the compiler would reuse and store the gathered kernel of the forward pass.
     """
     return lax.optimization_barrier((kernel_IO, gradient)) if is_gathering() else (kernel_IO, gradient)
 
@@ -132,7 +138,10 @@ def once_more(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array,
 def bfloat16_dense(
     axes: str, x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None
 ) -> Float[Array, '... O']:
-    """bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32; the kernel is rounded to x's dtype."""
+    """Returns bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32.
+
+    The kernel is rounded to the dtype of x.
+    """
     sums = product(x, gathered(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (0,))
     return sums if bias_O is None else sums + jnp.broadcast_to(bias_O, sums.shape)
 
@@ -140,7 +149,7 @@ def bfloat16_dense(
 def product(
     left: Float[Array, '...'], right: Float[Array, '...'], left_axes: tuple[int, ...], right_axes: tuple[int, ...]
 ) -> Float[Array, '...']:
-    """The float32 sums over these axes."""
+    """Returns the float32 contraction of two arrays over the given axes."""
     return lax.dot_general(left, right, ((left_axes, right_axes), ((), ())), preferred_element_type=jnp.float32)
 
 

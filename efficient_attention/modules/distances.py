@@ -1,4 +1,4 @@
-"""Transformer-XL's relative attention: what a layer adds to its logits for the distance of query and key."""
+"""Transformer-XL's relative attention: the term that a layer adds to its logits for each query-key distance."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,7 +13,7 @@ from efficient_attention.modules.positions import sinusoid
 
 
 class DistanceBiases(nnx.Module):
-    """The parameters u and v, of one layer or of all."""
+    """The parameters u and v, of one layer or shared by all."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         shape = config.heads, config.head_width
@@ -21,19 +21,19 @@ class DistanceBiases(nnx.Module):
         self.distance = nnx.Param(weight_init(config)(rngs.params(), shape))
 
     def __call__(self) -> Biases:
-        """The biases u, of contents, and v, of distances."""
+        """Returns the biases u, for contents, and v, for distances."""
         return Biases(self.content[...], self.distance[...])
 
-    def terms(self, positions_BL: Array | None) -> Terms:  # noqa: ARG002  distances are the same anywhere
-        """u and v, whatever the positions, as of `PositionBias`."""
+    def terms(self, positions_BL: Array | None) -> Terms:  # noqa: ARG002  distances do not depend on positions
+        """Returns u and v as the shared terms of a stack; `positions_BL` is ignored, see `PositionBias`."""
         return Terms(distance_biases=self())
 
 
 class DistanceTerm(nnx.Module):
     """The relative term of one layer, logits_ij = ((q_i + u) k_j + (q_i + v) W sinusoid(i - j)) / sqrt(K).
 
-    Dai et al. 2019, arXiv 1901.02860, section 3.3. With `clamp_length` = c, farther distances count as c. Unlike the
-    released code, dropout does not act on the sinusoids: one mask for all rows would depend on how a batch is split.
+    Dai et al. 2019, arXiv 1901.02860, section 3.3. With `clamp_length` = c, distances above c count as c. Unlike in the
+    released code, no dropout acts on the sinusoids. One mask for all rows would depend on how a batch is sharded.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -44,11 +44,14 @@ class DistanceTerm(nnx.Module):
         self.biases = None if config.relative_shared_biases else DistanceBiases(config, rngs=rngs)
 
     def __call__(self, q_BLHK: Array, distances: int, shared: Biases | None) -> tuple[Array, Relative]:
-        """q + u, and the term by distances 0 ... `distances` - 1; `shared` are u and v where layers have none."""
+        """Returns q + u, and the relative term for distances 0 ... `distances` - 1.
+
+        `shared` has u and v if the layers have none.
+        """
         config = self.config
         biases = shared if self.biases is None else self.biases()
         if biases is None:
-            raise ValueError("relative 'transformer_xl' with shared biases needs them as `distance_biases`")
+            raise ValueError("relative 'transformer_xl' with shared biases needs the argument `distance_biases`")
         rows = min(distances, config.clamp_length + 1) if config.clamp_length else distances
         sinusoids_PD = sinusoid(jnp.arange(rows), config.width).astype(config.compute_dtype)
         table_PI = self.projection(spread(sinusoids_PD, 'PD'))

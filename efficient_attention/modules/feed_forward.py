@@ -1,4 +1,4 @@
-"""The position-wise feed-forward sub-layer, and the activations of the papers."""
+"""The position-wise feed-forward sub-layer, and the papers' activation functions."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,12 @@ from efficient_attention.modules.parameters import linear
 
 
 class FeedForward(nnx.Module):
-    """activation(x W_up + b) W_down + b on each position, [B, L, D] -> [B, L, D].
+    """The feed-forward sub-layer: activation(x W_up + b) W_down + b per position, [B, L, D] -> [B, L, D].
 
-    With `feed_forward_gate` (activation(x W_gate + b) * (x W_up + b)) W_down + b (Shazeer 2020, arXiv 2002.05202).
+    With `feed_forward_gate`: (activation(x W_gate + b) * (x W_up + b)) W_down + b (Shazeer 2020, arXiv 2002.05202).
 
-    With `feed_forward_chunk` = c, c positions are computed at a time and recomputed in the backward pass, so that the
-    wide activations [B, L, F] never exist whole (Kitaev et al. 2020, arXiv 2001.04451, section 3).
+    With `feed_forward_chunk` = c, c positions are computed at a time and recomputed in the backward pass. So the full
+    wide activations [B, L, F] never exist (Kitaev et al. 2020, arXiv 2001.04451, section 3).
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -35,9 +35,10 @@ class FeedForward(nnx.Module):
         with_low_rank(self, config, ('gate', 'up', 'down'), rngs)
 
     def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:
-        """The sub-layer's output; chunked and unchunked results are equal up to rounding.
+        """Returns the sub-layer's output; chunked and unchunked results are equal up to rounding.
 
-        `rng` (a key, or one a row) turns dropout of the wide activations on, which chunks have none of.
+        `rng` (a PRNG key, or one per row) enables dropout of the wide activations, which chunked computation does not
+        support.
         """
         if not self.chunk or self.chunk >= x_BLD.shape[1]:
             return self.compute(x_BLD, rng)
@@ -49,14 +50,14 @@ class FeedForward(nnx.Module):
         return out_nBcD.swapaxes(0, 1).reshape(batch, chunks * self.chunk, width)[:, :length]
 
     def compute(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """The products on all positions given."""
+        """Returns the feed-forward output for all given positions at once."""
         activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], spread(self.up(x_BLD), 'BLF')
         wide_BLF = activate(up_BLF) if self.gate is None else activate(spread(self.gate(x_BLD), 'BLF')) * up_BLF
         return spread(self.down(dropout(wide_BLF, self.dropout_rate, rng)), 'BLD')
 
 
 def gelu_tanh(x: Float[Array, '...']) -> Float[Array, '...']:
-    """GELU in its tanh approximation, as in the code of BERT, ALBERT and GPT-2.
+    """Returns GELU in its tanh approximation, as in the code of BERT, ALBERT and GPT-2.
 
     Source: Hendrycks & Gimpel 2016, arXiv 1606.08415.
     """
@@ -64,16 +65,16 @@ def gelu_tanh(x: Float[Array, '...']) -> Float[Array, '...']:
 
 
 def gelu_erf(x: Float[Array, '...']) -> Float[Array, '...']:
-    """Exact GELU, x * Phi(x), as in ELECTRA's code."""
+    """Returns exact GELU, x * Phi(x), as in ELECTRA's code."""
     return jax.nn.gelu(x, approximate=False)
 
 
 def gelu_sigmoid(x: Float[Array, '...']) -> Float[Array, '...']:
-    """x * sigmoid(1.702 x), as the Sparse Transformer prints it (Child et al. 2019, arXiv 1904.10509, section 5.2)."""
+    """Returns x * sigmoid(1.702 x), the Sparse Transformer's activation (Child et al. 2019, arXiv 1904.10509, 5.2)."""
     return x * jax.nn.sigmoid(1.702 * x)
 
 
-# By the name that a config gives them.
+# Activation functions by their names in configs.
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_tanh': gelu_tanh,
     'gelu_erf': gelu_erf,

@@ -1,8 +1,8 @@
-"""Global tokens that are data, such as the question of a document: Longformer's second kind of attention.
+"""Longformer's global attention for tokens that the data mark as global, such as the question about a document.
 
-A global token reads every token of its segment and is read by all of them. It reads through projections of its own;
-others read it through the ordinary ones. Source: Beltagy et al. 2020, arXiv 2004.05150, section 3.1, and its released
-code.
+A global token attends to every token of its segment, and all of them attend to it. Global queries use separate
+projections for queries, keys and values. All other queries read the global tokens through the ordinary projections.
+Source: Beltagy et al. 2020, arXiv 2004.05150, section 3.1, and its released code.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.parameters import linear
 
-NOBODY = 0  # the segment of padding, which no query reads
+NOBODY = 0  # segment of padding, which no query reads
 
 
 class GlobalProjections(nnx.Module):
@@ -33,13 +33,13 @@ class GlobalProjections(nnx.Module):
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
 
     def __call__(self, x_BLD: Array) -> tuple[Array, Array, Array]:
-        """Query, key and value [B, L, H x K]."""
+        """Returns query, key and value [B, L, H x K]."""
         return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalTokens:
-    """Which tokens are global, bool [B, L], query, key and value for them [B, L, H, K], and the most of a row."""
+    """A mask of global tokens [B, L], their queries, keys and values [B, L, H, K], and the maximum number per row."""
 
     is_global_BL: Array
     query_BLHK: Array
@@ -57,18 +57,19 @@ def attend_with_global(
     segments_BL: Array,
     options: CallOptions,
 ) -> Array:
-    """Softmax over the pattern's pairs and those with a global token, each pair once: [B, L, H, K].
+    """Returns softmax attention over the pattern's pairs and all pairs with a global token, [B, L, H, K].
 
-    Three calls: every query over the pattern's keys that are not global, every query over the global keys, and the
-    global queries over all keys. The first two are disjoint and merge by their log-sum-exps; the third replaces rows.
-    A row with more global tokens than `at_most` gives NaN: its number is data, so no error can be raised.
+    Each pair counts once. Three calls compute it: every query over the pattern's non-global keys, every query over the
+    global keys, and the global queries over all keys. The first two key sets are disjoint and merge by their
+    log-sum-exps. The third call replaces the rows of global queries. A row with more global tokens than `at_most` gives
+    NaN: their number depends on data, so no error can be raised.
 
     Args:
-        q_BLHK: ordinary queries; `k_BLHK` and `v_BLHK` likewise.
+        q_BLHK: ordinary queries; `k_BLHK` and `v_BLHK` are the ordinary keys and values.
         tokens: the global tokens.
         mechanism: a Softmax.
         segments_BL: as in `attend`.
-        options: of `attend`: dropout, keys, backend.
+        options: of `attend`: dropout, PRNG keys, backend.
     """
     if not mechanism.form.merges:
         raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
@@ -85,7 +86,7 @@ def attend_with_global(
     k_BTHK, v_BTHK = pick(k_BLHK, places_BT), pick(v_BLHK, places_BT)
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
     of_global, global_lse = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
-    assert local_lse is not None and global_lse is not None  # both were asked for
+    assert local_lse is not None and global_lse is not None  # both calls set return_lse
     out_BLHK, _ = merge([(local, local_lse), (of_global, global_lse)])
     q_BTHK = pick(tokens.query_BLHK, places_BT)
     third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
@@ -98,12 +99,12 @@ def attend_with_global(
 
 
 def pick(x_BLHK: Array, places_BT: Array) -> Array:
-    """[B, T, H, K]: the positions `places` of each row."""
+    """Returns the vectors of each row at indices `places_BT`, [B, T, H, K]."""
     return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
 
 
 def dropout_keys(options: CallOptions, number: int) -> CallOptions:
-    """The options of one of the calls, each with other dropout bits."""
+    """Returns the options of call `number`, with different dropout bits per call."""
     rng = options.dropout_rng
     if rng is None:
         return options

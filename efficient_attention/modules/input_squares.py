@@ -1,7 +1,8 @@
-"""Products whose kernels' gradients are how much each of their inputs is used, and not what would make a loss smaller.
+"""Products whose kernel gradient measures how much each input is used, instead of the change of the loss.
 
-Where a model computes with these, one backward pass tells of every kernel, also of layers under a scan, which inputs
-are large at the tokens that matter: those whose output the loss depends on at all, so that padding does not count.
+The gradient of a kernel is replaced by sums of squares of its inputs, the gradient of a table by counts. So one
+backward pass collects these sums for every kernel, including kernels of layers under a scan. A token counts only if its
+output affects the loss, so padding does not count.
 """
 
 from typing import Any
@@ -14,7 +15,10 @@ from jaxtyping import Float, Int
 
 @jax.custom_vjp
 def weighing_product(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
-    """x [..., I] times kernel [I, O]; the kernel's gradient [I, O] has each input's sum of squares in all columns."""
+    """Returns x [..., I] times kernel [I, O].
+
+    The gradient of the kernel [I, O] is each input's sum of squares, repeated in all columns.
+    """
     return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
 
 
@@ -35,7 +39,7 @@ weighing_product.defvjp(_product_forward, _product_backward)
 
 @jax.custom_vjp
 def counting_rows(table_VE: Array, numbers: Int[Array, '...']) -> Float[Array, '... E']:
-    """Rows of a table [V, E]; the table's gradient has in each row how often it is read."""
+    """Returns rows of a table [V, E]; the gradient of each table row is the number of its look-ups."""
     return jnp.take(table_VE, numbers, axis=0)
 
 
@@ -54,5 +58,5 @@ counting_rows.defvjp(_rows_forward, _rows_backward)
 
 
 def counts(gradient: Float[Array, '... O']) -> Array:
-    """Which tokens [..., 1] the loss depends on."""
+    """Returns a mask [..., 1] of the tokens that affect the loss."""
     return (gradient != 0.0).any(axis=-1, keepdims=True)

@@ -1,8 +1,8 @@
-"""Symmetric 8-bit integers for products: a scale for each output of a kernel, each row of a table, each token.
+"""Symmetric int8 quantization for products: one scale per output of a kernel, per row of a table, or per token.
 
-A code is round(x / scale), from -128 to 127, with scale = max |x| / 127.5: what compressed-tensors computes, so that
-the integers of a checkpoint mean the same in both. XLA multiplies two arrays of int8 by the device's own instructions;
-where a CPU's for bfloat16 are faster (`DeviceForms.codes_as_bfloat16`) they compute the same integers.
+A code is round(x / scale), from -128 to 127, with scale = max |x| / 127.5. compressed-tensors computes the same, so the
+integers of a checkpoint mean the same in both. XLA multiplies two int8 arrays with the device's int8 instructions. On
+CPUs whose bfloat16 instructions are faster (`DeviceForms.codes_as_bfloat16`), these compute the same integers.
 """
 
 import functools
@@ -16,30 +16,31 @@ from jaxtyping import Float, Int8
 from efficient_attention.attention.devices import device_forms
 
 HALF_RANGE = 127.5
-SMALLEST = 1e-12  # scale of what is all zeros
-EXACT = 2**10  # products of two codes, 2^14 at most, whose sum float32 holds exactly
+SMALLEST = 1e-12  # scale of an all-zero vector
+EXACT = 2**10  # number of code products, each at most 2^14, that float32 sums exactly
 
 
 def scale_of(x: ArrayLike, axis: int) -> Array:
-    """float32: what a code along an axis stands for, with that axis of size 1."""
+    """Returns the float32 scales along an axis, the value of one integer step; this axis gets size 1."""
     most = jnp.abs(jnp.asarray(x, jnp.float32)).max(axis=axis, keepdims=True)
     return jnp.maximum(most / HALF_RANGE, SMALLEST)
 
 
 def codes_of(x: ArrayLike, scale: ArrayLike) -> Array:
-    """int8 codes of numbers with these scales."""
+    """Returns the int8 codes of numbers with these scales."""
     return jnp.clip(jnp.round(jnp.asarray(x, jnp.float32) / jnp.asarray(scale)), -128.0, 127.0).astype(jnp.int8)
 
 
 def numbers_of(codes: ArrayLike, scale: ArrayLike) -> Array:
-    """float32: what the codes stand for."""
+    """Returns the float32 numbers that the codes represent."""
     return jnp.asarray(codes, jnp.float32) * jnp.asarray(scale)
 
 
 def rounded(x: Float[Array, '...'], axis: int) -> Float[Array, '...']:
-    """The numbers as their codes along an axis say them; a gradient passes as if they were as they were.
+    """Returns the numbers rounded to their int8 codes along an axis; the gradient ignores the rounding.
 
-    Source: Jacob et al. 2017, arXiv 1712.05877, section 3; straight through, Bengio et al. 2013, arXiv 1308.3432.
+    Source: Jacob et al. 2017, arXiv 1712.05877, section 3; straight-through estimator: Bengio et al. 2013, arXiv
+    1308.3432.
     """
     scale = scale_of(x, axis)
     said = numbers_of(codes_of(x, scale), scale).astype(x.dtype)
@@ -47,7 +48,7 @@ def rounded(x: Float[Array, '...'], axis: int) -> Float[Array, '...']:
 
 
 def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> Float[Array, '... O']:
-    """float32 x [..., I] times a kernel of codes [I, O]: each token of x gets codes of its own, sums are int32."""
+    """Returns float32 x [..., I] times an int8 kernel [I, O]; each token of x is quantized, sums are int32."""
     scale = scale_of(x, -1)
     sums = integer_sums(codes_of(x, scale), codes_IO)
     wide = lax.broadcast_in_dim(scale_1O[0], sums.shape, (sums.ndim - 1,))
@@ -55,7 +56,10 @@ def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> 
 
 
 def integer_sums(codes: Int8[Array, '... I'], codes_IO: Array) -> Float[Array, '... O']:
-    """float32 products of int8 [..., I] and [I, O], as int32 sums would be rounded; exactly up to 2,048 inputs."""
+    """Returns int8 [..., I] times int8 [I, O] in float32.
+
+    Up to 2,048 inputs, the result is the exact integer sum, rounded once to float32.
+    """
     contracted = ((codes.ndim - 1,), (0,)), ((), ())
     if not device_forms().codes_as_bfloat16:
         return lax.dot_general(codes, codes_IO, contracted, preferred_element_type=jnp.int32).astype(jnp.float32)

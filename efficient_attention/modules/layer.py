@@ -1,4 +1,4 @@
-"""One layer: a list of sub-layers, each with its residual, norm and dropout."""
+"""A transformer layer: a list of sub-layers, each with residual, norm and dropout."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -34,33 +34,31 @@ from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.recurrent import Recurrent
 from efficient_attention.recurrence.recur import State
 
-# Where an attention finds its keys and values.
+# The sources of an attention's keys and values.
 ITSELF = 'itself'  # the input of the sub-layer
-MEMORY = 'memory'  # what the layer read before this segment, in front of its input; where the call brings one
+MEMORY = 'memory'  # the layer's inputs of earlier segments, before its input; only if the call brings a memory
 OTHER = 'other'  # another sequence, such as an encoder's output
 
-# What decoding keeps of an attention.
-GROWING = 'growing'  # the keys of all tokens that were read
+# The cached values of a sub-layer during incremental decoding.
+GROWING = 'growing'  # the keys of all tokens so far
 FIXED = 'fixed'  # the keys of another sequence, computed once
-STATE = 'state'  # of a recurrent sub-layer: its state
+STATE = 'state'  # the state of a recurrent sub-layer
 
-# The vectors that run through a layer, [B, L, D] each: one of a plain stack, two of a reversible one.
+# The residual streams of a layer, [B, L, D] each: one in a plain stack, two in a reversible stack.
 Streams = tuple[Array, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class SubLayer:
-    """One step of a layer.
+    """A sub-layer of a layer: attention, cross-attention, recurrent cell or feed-forward.
 
     Args:
-        name: of its module in the layer, which parameters have in their paths.
-        keys_from: an attention's sources of keys and values, in the order in which they are joined; () = no attention.
-        dropout: the number that is folded into the layer's PRNG key for dropout of the sub-layer's output; no two uses
-            in a layer share one.
-        inner_dropout: likewise for dropout on an attention's weights, a recurrent state, or the feed-forward layer's
-            activations.
+        name: of its module in the layer, used in parameter paths.
+        keys_from: an attention's sources of keys and values, in order of concatenation; () = no attention.
+        dropout: number folded into the layer's PRNG key for output dropout; all such numbers in a layer differ.
+        inner_dropout: likewise for dropout on attention weights, on a recurrent state, or on feed-forward activations.
         is_recurrent: whether it reads its input position by position, with a state.
-        is_constant: whether nothing is left of it but a bias.
+        is_constant: whether it has no heads or units, only a bias.
     """
 
     name: str
@@ -72,12 +70,12 @@ class SubLayer:
 
     @property
     def norm(self) -> str:
-        """The name of its norm in the layer."""
+        """The attribute name of its norm in the layer."""
         return f'{self.name}_norm'
 
     @property
     def cache(self) -> str:
-        """What decoding keeps: `GROWING`, `FIXED` or `STATE`; '' for nothing."""
+        """The kind of cached values for decoding: `GROWING`, `FIXED` or `STATE`; '' for none."""
         if self.is_recurrent:
             return STATE
         return FIXED if OTHER in self.keys_from else GROWING if self.keys_from else ''
@@ -93,21 +91,21 @@ CROSS_ATTENTION_LAYER = (ATTENTION, CROSS_ATTENTION, FEED_FORWARD)  # Vaswani et
 
 
 def sub_layers_of(config: LayerConfig, *, reads_other: bool = False) -> tuple[SubLayer, ...]:
-    """The sub-layers of a config's layers; with `reads_other` those that read another sequence."""
+    """Returns the sub-layers of a config's layers; `reads_other` adds a cross-attention."""
     mixing = ATTENTION if config.cell == 'none' else RECURRENT
     return (mixing, *([CROSS_ATTENTION] * reads_other), *([FEED_FORWARD] * config.feed_forward))
 
 
-# What decoding keeps of a sub-layer: of self-attention the keys of all tokens, as its mechanism keeps them; of
-# cross-attention the keys of the other sequence; of a cell its state.
+# The cached values of a sub-layer during decoding. Self-attention caches the keys of all tokens in its mechanism's
+# form, cross-attention the keys of the other sequence, a recurrent cell its state.
 Kept = Cache | FixedKeys | FixedSums | State
 
 
 class Layer(nnx.Module):
-    """Sub-layers one after another, [B, L, D] -> [B, L, D]: by default those of `sub_layers_of`.
+    """Sub-layers in sequence, [B, L, D] -> [B, L, D]; by default the sub-layers of `sub_layers_of`.
 
     'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x + dropout(f(norm(x))); 'none': without the norm.
-    Without `residual` the sum's first x is left out.
+    Without `residual`, the sum omits its first term x.
     """
 
     def __init__(self, config: LayerConfig, *, sub_layers: tuple[SubLayer, ...] | None = None, rngs: nnx.Rngs) -> None:
@@ -127,15 +125,16 @@ class Layer(nnx.Module):
         mechanism: Mechanism | None = None,
         **options: Unpack[ContextOptions],
     ) -> Array:
-        """The output of `run`; the other arguments are the fields of its `Context`."""
+        """Returns the output of `run`; the other arguments are the fields of its `Context`."""
         return self.run((x_BLD,), Context(segments_BL, positions_BL, **options), mechanism)[0][0]
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Streams, dict[str, Any]]:
-        """The streams after all sub-layers, and by name the queries and keys of attentions and the states of cells.
+        """Returns the streams after all sub-layers, and the sub-layers' operands by name.
 
-        `mechanism` is that of self-attention, by default the config's first.
+        Operands are the queries and keys of an attention, or the states of a recurrent cell. `mechanism` is for
+        self-attention; by default it is the config's first.
         """
         operands: dict[str, Any] = {}
         for sub in self.sub_layers:
@@ -146,13 +145,13 @@ class Layer(nnx.Module):
         return streams, operands
 
     def read(self, sub: SubLayer, x_BLD: Array) -> Array:
-        """The input of a sub-layer: `x`, normalised in a 'pre' layer."""
+        """Returns the input of a sub-layer: `x_BLD`, normalised in a 'pre' layer."""
         return spread(getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD, 'BLD')
 
     def apply(
         self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None
     ) -> tuple[Array, AttentionOperands | tuple[State, ...] | None]:
-        """A sub-layer's output from what it reads, and its queries and keys, or a cell's states."""
+        """Returns a sub-layer's output and its queries and keys, or a recurrent cell's states."""
         module, rng = getattr(self, sub.name), fold(context.rng, sub.inner_dropout)
         if not sub.cache:
             return module(x_BLD, rng=rng), None
@@ -164,9 +163,9 @@ class Layer(nnx.Module):
         return module.run(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
 
     def add(self, sub: SubLayer, streams: Streams, out_BLD: Array, rng: Array | None = None) -> Streams:
-        """The streams after the residual sum x + dropout(f(x)), which a 'post' layer normalises.
+        """Returns the streams after the residual sum x + dropout(f(x)), which a 'post' layer normalises.
 
-        Of two streams (x1, x2) -> (x2, x1 + dropout(f(x2))).
+        Two streams become (x1, x2) -> (x2, x1 + dropout(f(x2))).
         """
         out_BLD = self.dropped(sub, out_BLD, rng)
         total_BLD = residual_sum(streams, out_BLD) if self.config.residual else out_BLD.astype(streams[0].dtype)
@@ -174,25 +173,27 @@ class Layer(nnx.Module):
         return (*streams[1:], total_BLD)
 
     def dropped(self, sub: SubLayer, out_BLD: Array, rng: Array | None = None) -> Array:
-        """The output of a sub-layer after dropout."""
+        """Returns the output of a sub-layer after dropout."""
         return spread(dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), 'BLD')
 
     def added(self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None) -> Array:
-        """What a sub-layer adds to the residual sum of a reversible layer, dropout(f(norm(x)))."""
+        """Returns the term that a sub-layer adds to the residual sum of a reversible layer, dropout(f(norm(x)))."""
         out_BLD, _ = self.apply(sub, self.read(sub, x_BLD), context, mechanism)
         return self.dropped(sub, out_BLD, context.rng)
 
     def go_on(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
     ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
-        """`run` for new tokens, without dropout; also what is kept after them for those that follow.
+        """Returns the results of `run` for new tokens during incremental decoding, and the new cached values.
+
+        Dropout is off.
 
         Args:
             streams: the inputs of the new tokens.
-            context: their segments, and their positions in the text; its PRNG keys of dropout are not read.
-            spec: what the cache of self-attention was made for.
-            before: the cached values of the tokens before, one per sub-layer with a `cache`; this layer takes its
-                own, and those of later layers may follow.
+            context: their segments, and their positions in the text. Its PRNG keys for dropout are ignored.
+            spec: specification of the self-attention cache.
+            before: iterator over the cached values of earlier tokens, one per sub-layer with a `cache`. This layer
+                consumes its values; values of later layers may follow.
         """
         context = context._replace(rng=None, state_rng=None, product_BLX=None)
         after: list[Kept] = []
@@ -216,7 +217,7 @@ class Layer(nnx.Module):
         return streams, after, operands
 
     def attention_memory(self, sub: SubLayer, context: Context) -> LayerMemory | None:
-        """What self-attention reads before its input, normalised like it; None without memory."""
+        """Returns the memory for self-attention, normalised like the input; None without memory."""
         memory = context.memory
         memory = memory.joined() if isinstance(memory, CompressedLayerMemory) else memory
         assert memory is None or isinstance(memory, LayerMemory)
@@ -225,11 +226,11 @@ class Layer(nnx.Module):
     def remembered(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[tuple[Array, Array | None], Told]:
-        """What the memory keeps of a segment, and the layer's auxiliary losses.
+        """Returns the layer's part of the new memory, and its auxiliary losses.
 
-        The memory keeps the layer's input, and the slots [B, L / c, D] to which the tokens that leave it are
-        compressed; None where they are forgotten. A learned compressor is trained by 'reconstruction', see
-        `reconstruction_error`, whose gradient reaches it and nothing else.
+        The new memory gets the layer's input and the compressed evicted tokens [B, L / c, D], which are None without
+        compression. The auxiliary loss 'reconstruction' trains a learned compressor, see `reconstruction_error`. Its
+        gradient reaches only the compressor.
         """
         memory = context.memory
         if not isinstance(memory, CompressedLayerMemory):
@@ -246,20 +247,20 @@ class Layer(nnx.Module):
         return (x_BLD, compressed.states_BMD), {RECONSTRUCTION: error}
 
     def input_product(self, x_BLD: Array) -> Array:
-        """The product [B, L, g U] of the first sub-layer, a recurrent one, with the input of the layer."""
+        """Returns the product [B, L, g U] of the layer's input with the input matrices of its recurrent cell."""
         sub = self.sub_layers[0]
         x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
         return getattr(self, sub.name).input_product(x_BLD)
 
     def normed_slots(self, sub: SubLayer, slots: LayerMemory) -> LayerMemory:
-        """The slots of a memory as the sub-layer reads them: normalised like its input."""
+        """Returns the vectors of a memory, normalised like the input of the sub-layer."""
         if self.config.norm != 'pre':
             return slots
         return slots._replace(states_BMD=getattr(self, sub.norm)(slots.states_BMD))
 
 
 def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Module:
-    """The module of a sub-layer."""
+    """Returns the module of a sub-layer."""
     if sub.is_constant:
         return Constant(config)
     if sub.is_recurrent:
@@ -270,27 +271,27 @@ def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Modul
 
 
 class Constant(nnx.Module):
-    """What is left of a sub-layer without heads or units: the same learned vector for each token, [B, L, D]."""
+    """A sub-layer without heads or units, only a bias: the same learned vector for each token, [B, L, D]."""
 
     def __init__(self, config: LayerConfig) -> None:
         self.bias = nnx.Param(jnp.zeros(config.width, jnp.float32))
 
-    def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:  # noqa: ARG002  nothing is dropped inside
-        """The vector at every position of the input, whose numbers it does not read."""
+    def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:  # noqa: ARG002  there is no inner dropout
+        """Returns the learned vector at every position; only the shape and dtype of the input matter."""
         bias_D = jnp.asarray(self.bias[...]).astype(x_BLD.dtype)
         return jax.lax.broadcast_in_dim(bias_D, x_BLD.shape, (x_BLD.ndim - 1,))
 
 
 def residual_sum(streams: Streams, out_BLD: Array) -> Array:
-    """x + f(x), or of two streams x1 + f(x2), in their dtype."""
+    """Returns x + f(x), or x1 + f(x2) for two streams, in the dtype of the streams."""
     return streams[0] + out_BLD.astype(streams[0].dtype)
 
 
 def begin(x_BLD: Array, *, is_reversible: bool) -> Streams:
-    """The streams before the first layer; two are float32 whatever `x`'s dtype, see models/reversible.py."""
+    """Returns the streams before the first layer; two streams are always float32, see models/reversible.py."""
     return (x_BLD.astype(jnp.float32),) * 2 if is_reversible else (x_BLD,)
 
 
 def end(streams: Streams, dtype: DTypeLike) -> Array:
-    """What a stack gives after its last layer: its stream, or the mean of both, [B, L, D]."""
+    """Returns the output of a stack [B, L, D]: its stream, or the mean of two streams."""
     return (streams[0] if len(streams) == 1 else 0.5 * (streams[0] + streams[1])).astype(dtype)

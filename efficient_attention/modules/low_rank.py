@@ -1,4 +1,4 @@
-"""A dense layer, and a table, whose matrix is the product of two with fewer numbers together."""
+"""Low-rank factorisations of a dense layer and of a table: the matrix is a product of two smaller matrices."""
 
 from flax import nnx
 from jax import Array
@@ -13,42 +13,42 @@ from efficient_attention.modules.table import Table
 
 
 class LowRank(nnx.Module):
-    """x A B + b: [..., I] -> [..., r] -> [..., O]."""
+    """A dense layer with a low-rank kernel, x A B + b: [..., I] -> [..., r] -> [..., O]."""
 
     def __init__(self, config: LayerConfig, like: Dense, rank: int, *, rngs: nnx.Rngs) -> None:
-        """`like`: the dense layer in whose place it stands."""
+        """Creates both factors; `like` is the dense layer that they replace."""
         self.left = linear(config, like.in_features, rank, rngs, use_bias=False)
         self.right = linear(config, rank, like.out_features, rngs, use_bias=like.bias is not None)
 
     def __call__(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
-        """The two products, and the bias where there is one."""
+        """Returns the inputs times both factors, plus the bias if there is one."""
         return self.right(self.left(inputs))
 
 
 class LowRankTable(nnx.Module):
-    """Rows of T P: a table of narrow vectors [V, r] and a matrix [r, E] that makes them wide.
+    """A low-rank table, the rows of T P: narrow vectors T [V, r] times a projection P [r, E].
 
-    The product stands where a whole table's vector would, before sums and norms; a factorised embedding (ALBERT's
-    `embedding_width`) has its matrix behind them.
+    The product replaces the vector of a full table, before sums and norms. A factorised embedding (ALBERT's
+    `embedding_width`) applies its projection after them.
     """
 
     def __init__(self, config: LayerConfig, like: Table, rank: int, *, rngs: nnx.Rngs) -> None:
-        """`like`: the table in whose place it stands."""
+        """Creates both factors; `like` is the table that they replace."""
         self.table = embedding(config, like.num_embeddings, rank, rngs)
         self.projection = linear(config, rank, like.features, rngs, use_bias=False)
 
     def __call__(self, inputs: Int[Array, '...']) -> Float[Array, '... E']:
-        """The vectors of these rows."""
+        """Returns the vectors of these row numbers."""
         return self.projection(self.table(inputs))
 
     def vectors(self, dtype: DTypeLike) -> Float[Array, '...']:
-        """All of them [V, E] in this dtype, as products read them."""
+        """Returns all vectors of the table [V, E] in this dtype."""
         return self.table.vectors(dtype) @ self.projection.weights().astype(dtype)
 
 
 def with_low_rank(module: nnx.Module, config: LayerConfig, kinds: tuple[str, ...], rngs: nnx.Rngs) -> None:
-    """Puts products of two in the place of a module's dense layers and tables of these names, where ranks say so."""
-    if not isinstance(config, ModelConfig):  # of a layer alone
+    """Replaces a module's dense layers and tables of these names by low-rank products, if the config gives a rank."""
+    if not isinstance(config, ModelConfig):  # a config of a single layer has no ranks
         return
     for kind in kinds if config.ranks else ():
         layer = getattr(module, kind)

@@ -1,4 +1,4 @@
-"""The initial values of parameters, and layers that hold them in float32 and compute in the config's dtype."""
+"""Initialisation of parameters, and constructors of layers with float32 parameters and the config's compute dtype."""
 
 import math
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from efficient_attention.modules.table import Table
 
 
 def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
-    """A normal of standard deviation `init_std`, cut at two deviations, as in BERT's code."""
+    """Returns a normal initialiser with deviation `init_std`, truncated at two deviations, as in BERT's code."""
     return jax.nn.initializers.truncated_normal(config.init_std)
 
 
 def kernel_init(config: LayerConfig, fan_in_std: float) -> Callable[..., jax.Array]:
-    """The initial values of a matrix: those of all weights, or a normal that goes by its inputs."""
+    """Returns the initialiser of a matrix: a normal with deviation `fan_in_std` for 'fan_in', else `weight_init`."""
     return jax.nn.initializers.normal(fan_in_std) if config.kernel_init == 'fan_in' else weight_init(config)
 
 
@@ -32,16 +32,16 @@ def linear(
     use_bias: bool = True,
     in_float32: bool = False,
 ) -> Dense:
-    """A dense layer [..., inputs] -> [..., outputs].
+    """Returns a dense layer [..., inputs] -> [..., outputs].
 
     Args:
-        config: initial values and dtype.
-        inputs: width of what it reads.
-        outputs: width of what it gives.
-        rngs: of the initial values.
-        axes: the letters of the kernel's axes, by which it lies on a mesh.
+        config: initialisation and dtype.
+        inputs: input width.
+        outputs: output width.
+        rngs: for the initial values.
+        axes: letters of the kernel's axes, by which it is sharded over a mesh.
         use_bias: whether it adds a bias.
-        in_float32: its result is not rounded to the config's dtype.
+        in_float32: whether the result stays float32, whatever the config's dtype.
     """
     layer = Dense(
         inputs,
@@ -58,16 +58,17 @@ def linear(
 
 
 def make_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
-    """Layer normalisation with scale and bias, or 'rms' with a scale alone; statistics in float32 whatever the input.
+    """Returns a layer norm with scale and bias, or for 'rms' an RMS norm with only a scale.
 
-    Sources: Ba et al. 2016, arXiv 1607.06450; Zhang and Sennrich 2019, arXiv 1910.07467.
+    Statistics are float32, whatever the dtype of the input. Sources: Ba et al. 2016, arXiv 1607.06450; Zhang and
+    Sennrich 2019, arXiv 1910.07467.
     """
     kind = {'layer': nnx.LayerNorm, 'rms': nnx.RMSNorm}[config.norm_kind]
     return kind(width, epsilon=config.norm_epsilon, dtype=config.compute_dtype, param_dtype=jnp.float32, rngs=rngs)
 
 
 def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs, *, axes: str = 'LE') -> Table:
-    """A table of `rows` vectors; `axes` are the letters by which it lies on a mesh."""
+    """Returns a table of `rows` vectors; `axes` are the letters by which it is sharded over a mesh."""
     dtype, draw = config.compute_dtype, weight_init(config)
     table = Table(rows, width, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
     table.axes = axes

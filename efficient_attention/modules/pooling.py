@@ -1,4 +1,4 @@
-"""One vector of a row's vectors, by one of several means, and the dense layer that may follow."""
+"""Pooling of a row's vectors to one vector, by several methods, and the dense layer that may follow."""
 
 import math
 
@@ -17,16 +17,19 @@ from efficient_attention.modules.parameters import kernel_init, linear, make_nor
 
 EVERYTHING = Softmax(Full())
 POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
-MASKED = -1e30  # the score of padding: finite, so that a row of padding has no NaN
+MASKED = -1e30  # score of padding; finite, so that a row of padding gives no NaN
 
 
 class Pooling(nnx.Module):
-    """A row's vectors [B, L, D] to one [B, D]; but for 'first' padding has no part in it, and alone gives zeros.
+    """Pooling of a row's vectors [B, L, D] to one vector [B, D].
 
-    'first' = the vector of the first position, whatever stands there, padding too; 'mean' = the mean over the row's
-    tokens; 'attention' = sum a h with a = softmax(u . q), u = tanh(W h + b) and a learned query q (Yang et al. 2016,
-    "Hierarchical Attention Networks for Document Classification", section 2.2); 'multihead' = `MultiheadPooling`, that
-    of the Set Transformer.
+    - 'first': the vector of the first position, even if it is padding.
+    - 'mean': the mean over the row's tokens.
+    - 'attention': sum a h with a = softmax(u . q), u = tanh(W h + b) and a learned query q (Yang et al. 2016,
+      "Hierarchical Attention Networks for Document Classification", section 2.2).
+    - 'multihead': `MultiheadPooling` from the Set Transformer.
+
+    All methods except 'first' ignore padding; a row of padding gives zeros.
     """
 
     def __init__(self, config: LayerConfig, kind: str, *, rngs: nnx.Rngs) -> None:
@@ -37,7 +40,7 @@ class Pooling(nnx.Module):
         self.multihead = MultiheadPooling(config, rngs=rngs) if kind == 'multihead' else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """The vector of each row, in the dtype of `x`; segment 0 = padding."""
+        """Returns the pooled vector of each row, in the dtype of `x_BLD`; segment 0 = padding."""
         if self.kind == 'first':
             return x_BLD[:, 0]
         if self.multihead is not None:
@@ -46,7 +49,10 @@ class Pooling(nnx.Module):
         return jnp.einsum('BL,BLD->BD', weights_BL, x_BLD.astype(jnp.float32)).astype(x_BLD.dtype)
 
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """float32 [B, L]: how much each position weighs in its row's vector; 1 in all where there is a token."""
+        """Returns the pooling weight of each position, float32 [B, L].
+
+        The weights of a row with a token sum to 1. Only for 'first' they are 0 if the first position is padding.
+        """
         if self.multihead is not None:
             return self.multihead.weights(x_BLD, segments_BL)
         shares_BL = (segments_BL > 0).astype(jnp.float32)
@@ -63,11 +69,12 @@ class Pooling(nnx.Module):
 
 
 class MultiheadPooling(nnx.Module):
-    """norm(h + FF(h)) with h = norm(s + multi-head attention of s to the row), s [D] learned.
+    """Multi-head attention pooling of the Set Transformer, with a learned seed vector s [D] as its query.
 
-    Source: Lee et al. 2019, "Set Transformer" (arXiv 1810.00825), equations 6, 7 and 12 with one seed vector; the
-    feed-forward layer that equation 12 has before it is the encoder's last one, as in the released code. Heads and
-    sizes are the encoder's, attention is softmax of all tokens, and nothing is dropped.
+    It is norm(h + FF(h)) with h = norm(s + multi-head attention of s to the row). Source: Lee et al. 2019, "Set
+    Transformer" (arXiv 1810.00825), equations 6, 7 and 12 with one seed vector. Equation 12 has a feed-forward layer
+    before it. As in the released code, the encoder's last feed-forward layer replaces it. Heads and sizes are the
+    encoder's, attention is softmax over all tokens, and there is no dropout.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -81,7 +88,10 @@ class MultiheadPooling(nnx.Module):
         self.norms = nnx.List([make_norm(config, width, rngs) for _ in range(2)])
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """The vector of each row [B, D], in the dtype of `x`; segment 0 = padding, and a row of it gives zeros."""
+        """Returns the pooled vector of each row [B, D], in the dtype of `x_BLD`.
+
+        Segment 0 = padding; a row of padding gives zeros.
+        """
         query_BLHK, key_BLHK = self.compared(x_BLD)
         value_BLHK = self.split_heads(self.value(x_BLD))
         out_BLHK, _ = attend_with(query_BLHK, key_BLHK, value_BLHK, EVERYTHING, all_tokens(segments_BL))
@@ -90,37 +100,40 @@ class MultiheadPooling(nnx.Module):
         return jnp.where((segments_BL > 0).any(axis=1, keepdims=True), pooled_BD, jnp.zeros_like(pooled_BD))
 
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """float32 [B, L]: how much each position weighs, the mean over heads."""
+        """Returns the pooling weight of each position, float32 [B, L], a mean over heads."""
         weights_BHLM = weights_with(*self.compared(x_BLD), EVERYTHING, all_tokens(segments_BL))
         return weights_BHLM[:, :, 0].mean(axis=1)
 
     def compared(self, x_BLD: Array) -> tuple[Array, Array]:
-        """The seed's query [B, 1, H, K] and the row's keys [B, L, H, K]."""
+        """Returns the seed's query [B, 1, H, K] and the row's keys [B, L, H, K]."""
         return self.split_heads(self.query(self.seeds(x_BLD))), self.split_heads(self.key(x_BLD))
 
     def seeds(self, x_BLD: Array) -> Array:
-        """The learned vector as a row of one position [B, 1, D], in the dtype of `x`."""
+        """Returns the learned seed vector as a row of one position [B, 1, D], in the dtype of `x_BLD`."""
         seed_D = jnp.asarray(self.seed[...]).astype(x_BLD.dtype)
         return jnp.broadcast_to(seed_D, (x_BLD.shape[0], 1, seed_D.shape[0]))
 
     def split_heads(self, x_BLI: Array) -> Array:
-        """[B, L, H x K] -> [B, L, H, K]."""
+        """Reshapes [B, L, H x K] to [B, L, H, K]."""
         return x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width)
 
 
 class Pooler(nnx.Module):
-    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D], or on several, joined."""
+    """A dense layer and tanh, or another activation, on a row's vector [B, D] -> [B, D].
+
+    With `vectors` above 1, the input is that many concatenated vectors.
+    """
 
     def __init__(self, config: LayerConfig, *, activation: str = 'tanh', vectors: int = 1, rngs: nnx.Rngs) -> None:
         self.dense = linear(config, vectors * config.width, config.width, rngs)
         self.activation = activation
 
     def __call__(self, x_BD: Array) -> Array:
-        """The vectors after the dense layer and the activation."""
+        """Returns the vectors after the dense layer and the activation."""
         return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
 
 
 def all_tokens(segments_BL: Array) -> CallOptions:
-    """The options by which one query reads all tokens of its row, whichever their segment."""
+    """Returns the options of `attend` by which one query reads all tokens of its row, in any segment."""
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
     return CallOptions(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)

@@ -1,6 +1,6 @@
-"""Positions as vectors and rotations: sinusoidal tables, rotary phases, a learned table for each axis of a shape.
+"""Position encodings: sinusoids, rotary rotations, and learned tables per axis of a shape.
 
-One learned table for all positions is an embedding (models/embeddings.py).
+A single learned table for all positions is an embedding (models/embeddings.py).
 """
 
 import math
@@ -15,12 +15,12 @@ from efficient_attention.modules.parameters import embedding
 
 
 class AxialPositions(nnx.Module):
-    """A vector for each position of a shape from one learned table an axis, [B, L] -> [B, L, E].
+    """A vector per position of a shape from one learned table per axis, [B, L] -> [B, L, E].
 
-    Positions fill the shape row by row, the last axis fastest. The vectors of the axes are joined, so that E is the sum
-    of `widths` (Reformer: Kitaev et al. 2020, arXiv 2001.04451, released code), or with `is_sum` added, so that all
-    `widths` are E (Sparse Transformer: Child et al. 2019, arXiv 1904.10509, section 5.3). Tables start like all others,
-    at the config's `init_std`, so that positions weigh as much as tokens; Reformer's code starts them at 1.
+    Positions fill the shape row by row, the last axis fastest. By default the axes' vectors are concatenated, and E is
+    the sum of `widths` (Reformer: Kitaev et al. 2020, arXiv 2001.04451, released code). With `is_sum` they are added,
+    and all `widths` are E (Sparse Transformer: Child et al. 2019, arXiv 1904.10509, section 5.3). Tables are
+    initialised with `init_std` like all others, so positions weigh as much as tokens; Reformer's code uses 1.
     """
 
     def __init__(
@@ -32,23 +32,23 @@ class AxialPositions(nnx.Module):
         self.tables = nnx.List(tables)
 
     def __call__(self, positions_BL: Array) -> Array:
-        """Vectors of positions below the product of the shape; NaN for those beyond."""
+        """Returns the vectors of these positions; NaN for positions beyond the shape."""
         vectors = []
         for axis, table in enumerate(self.tables):
             place_BL = positions_BL // math.prod(self.shape[axis + 1 :])
-            # The first axis is not wrapped around: a position beyond the shape is beyond its table.
+            # The first axis has no modulo, so positions beyond the shape exceed its table and give NaN.
             vectors.append(table(place_BL % self.shape[axis] if axis else place_BL))
         return sum(vectors[1:], vectors[0]) if self.is_sum else jnp.concatenate(vectors, axis=-1)
 
 
 def angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:
-    """float32 [..., frequencies]: position / base^(i / frequencies) radians, i = 0, 1, ..."""
+    """Returns float32 [..., frequencies]: position / base^(i / frequencies) radians, i = 0, 1, ..."""
     exponents = jnp.arange(frequencies, dtype=jnp.float32) / frequencies
     return positions.astype(jnp.float32)[..., None] * jnp.expand_dims(base**-exponents, range(positions.ndim))
 
 
 def sinusoid(positions: Array, width: int) -> Array:
-    """float32 [..., width]: all sines, then all cosines, of `angles`.
+    """Returns float32 [..., width]: all sines, then all cosines, of `angles`.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, which interleaves the two.
     """
@@ -57,10 +57,10 @@ def sinusoid(positions: Array, width: int) -> Array:
 
 
 def rotate(x_BLHK: Array, positions_BL: Array) -> Array:
-    """`x` with each pair (i, i + K/2) of a head turned by its position's angle (Su et al. 2021, arXiv 2104.09864,
-    section 3.2).
+    """Returns `x_BLHK` with each pair (i, i + K/2) of a head rotated by its position's angle.
 
-    The dot product of two rotated vectors depends on the difference of their positions alone. Computed in float32.
+    The dot product of two rotated vectors depends only on the difference of their positions. Computed in float32.
+    Source: Su et al. 2021, arXiv 2104.09864, section 3.2.
     """
     half = x_BLHK.shape[-1] // 2
     phase_BL1F = angles(positions_BL, half)[:, :, None]

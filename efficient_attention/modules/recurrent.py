@@ -1,4 +1,4 @@
-"""The recurrent sub-layer: a cell's learned arrays, and one call into `recur` for each direction."""
+"""The recurrent sub-layer: the learned arrays of a cell, and one call of `recur` per direction."""
 
 import math
 from typing import Unpack
@@ -16,14 +16,14 @@ from efficient_attention.recurrence.cell import Operand
 from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
 
-MATRIX_AXES = 'DE'  # by which the matrices lie on a mesh
+MATRIX_AXES = 'DE'  # letters by which matrices are sharded over a mesh
 
 
 class Recurrent(nnx.Module):
-    """A recurrent cell over the row, [B, L, D] -> [B, L, D]; with `bidirectional` two, one in each direction.
+    """A recurrent cell over the row, [B, L, D] -> [B, L, D]; with `bidirectional` one cell per direction.
 
-    A text's state begins with zeros and padding leaves it as it is. Where the states together are not as wide as the
-    layer, a matrix maps them to its width.
+    The state is zeros at the start of a text, and padding does not change it. If the concatenated outputs differ in
+    width from the layer, a matrix projects them to its width.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -34,14 +34,14 @@ class Recurrent(nnx.Module):
         self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array, **options: Unpack[ContextOptions]) -> Array:
-        """The output of `run`, which reads no positions; the other arguments are the fields of its `Context`."""
+        """Returns the output of `run`, which uses no positions; the other arguments are the fields of its `Context`."""
         return self.run(x_BLD, Context(segments_BL, jnp.zeros_like(segments_BL), **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, tuple[State, ...]]:
-        """The output, and the state of each direction after the last position that it reads.
+        """Returns the output, and the state of each direction after its last position.
 
-        Of the context it reads the segments, `memory`, the state of each direction before the first position, and
-        `rng`, which turns dropout of the state on. A `product_BLX` takes the place of `input_product`.
+        It uses these fields of the context: the segments; `memory`, the state of each direction before the first
+        position; `rng`, which enables state dropout; `product_BLX`, which replaces `input_product`.
         """
         segments_BL, rng, memory = context.segments_BL, context.rng, context.memory
         cells = [cell.learned() for cell in (self.forward, self.backward) if cell is not None]
@@ -69,25 +69,25 @@ class Recurrent(nnx.Module):
         return self.joined([out for out, _ in found]), tuple(state for _, state in found)
 
     def joined(self, outs: list[Array]) -> Array:
-        """What the directions give side by side, as wide as the layer."""
+        """Returns the directions' outputs, concatenated and projected to the layer's width."""
         out = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
         return spread(out if self.out is None else self.out(out), 'BLD')
 
     def input_product(self, x_BLD: Array) -> Array:
-        """The product of the input with all gates' matrices, [B, L, g U]."""
+        """Returns the product of the input with all gates' matrices, [B, L, g U]."""
         return x_BLD @ self.forward.learned().operands['input'].astype(x_BLD.dtype)
 
     def state_mask(self, rows: int, rng: Array | None) -> Array | None:
-        """What the state is multiplied by, [B, U]; None without dropout."""
+        """Returns the dropout mask of the state [B, U]; None without dropout."""
         rate = self.config.state_dropout_rate
         return None if rng is None or not rate else dropout(jnp.ones((rows, self.config.units)), rate, rng)
 
     def empty_state(self, rows: int) -> State:
-        """The state before any token."""
+        """Returns the recurrent state before the first token."""
         return self.forward.learned().empty_state(rows)
 
     def go_on(self, x_BnD: Array, context: Context, state: State) -> tuple[Array, State]:
-        """`run` for new tokens behind those of the state, and the state after them."""
+        """Returns the results of `run` for new tokens during incremental decoding: the output and the new state."""
         out_BnD, states = self.run(x_BnD, context._replace(memory=(state,)))
         return out_BnD, states[0]
 
@@ -101,7 +101,7 @@ class CellParameters(nnx.Module):
             setattr(self, name, nnx.Param(self.drawn(config, operand, rngs)))
 
     def drawn(self, config: LayerConfig, operand: Operand, rngs: nnx.Rngs) -> Array:
-        """The initial values of an operand."""
+        """Returns the initial values of one learned array of the cell."""
         first, end = self.cell.biased or (0, self.cell.gates)
         sizes = {'D': config.width, 'U': config.units, 'g': self.cell.gates * config.units}
         sizes['b'] = (end - first) * config.units
@@ -111,7 +111,7 @@ class CellParameters(nnx.Module):
         return kernel_init(config, 1.0 / math.sqrt(sizes[operand.fan_in]))(rngs.params(), shape, jnp.float32)
 
     def learned(self) -> LearnedCell:
-        """The cell with its arrays, matrices gathered where a mesh splits them."""
+        """Returns the cell with its arrays; sharded matrices are gathered."""
         arrays = {name: jnp.asarray(getattr(self, name)[...]) for name in self.cell.operands}
         return LearnedCell(
             self.cell, {name: gathered(x, MATRIX_AXES) if x.ndim == 2 else x for name, x in arrays.items()}

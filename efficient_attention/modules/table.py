@@ -1,4 +1,4 @@
-"""A table of vectors, of which a mesh holds a part on each device."""
+"""An embedding table that a mesh may shard over devices."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ from efficient_attention.modules.int8 import codes_of, numbers_of, rounded, scal
 
 
 class Table(nnx.Embed):
-    """Vectors [rows, E] by their numbers; `axes` are the letters by which it lies on a mesh, 'VE' for words.
+    """A table of vectors [rows, E], indexed by row numbers.
 
-    `quantization` and the codes that may take the vectors' place are as those of `Dense`, with a scale for each row;
-    with `weighs_inputs` the gradient is how often each row is looked up.
+    `axes` are the letters by which it is sharded over a mesh, 'VE' for words. `quantization` and `store_codes` are as
+    in `Dense`, with one scale per row. With `weighs_inputs`, the gradient of a row is the number of its look-ups.
     """
 
     axes = 'LE'
@@ -37,7 +37,7 @@ class Table(nnx.Embed):
     embedding_scale: nnx.Param | None = None
 
     def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
-        """The vectors of these rows, in the table's `dtype`."""
+        """Returns the vectors of these row numbers, in the table's `dtype`."""
         if self.embedding_scale is not None:
             codes, scales = (jnp.take(one[...], inputs, axis=0) for one in (self.embedding, self.embedding_scale))
             return numbers_of(codes, scales).astype(self.dtype or self.param_dtype)
@@ -45,7 +45,7 @@ class Table(nnx.Embed):
             return counting_rows(jnp.asarray(self.embedding[...]), inputs)
         is_whole = not (is_gathering() or is_split('V'))
         dtype = self.dtype or self.param_dtype
-        if self.quantization != 'none':  # of the float32 numbers, as codes are
+        if self.quantization != 'none':  # rounds the float32 numbers, like `store_codes`
             table = jnp.asarray(self.embedding[...])
             vectors = jnp.take(table, inputs, axis=0) if is_whole else self.looked_up(inputs, jnp.float32)
             return rounded(vectors, -1).astype(dtype)
@@ -54,25 +54,25 @@ class Table(nnx.Embed):
         return self.looked_up(inputs, dtype)
 
     def looked_up(self, inputs: Int[Array, '...'], dtype: DTypeLike) -> Float[Array, '... E']:
-        """The vectors of these rows, of a table that a mesh holds in parts."""
+        """Returns the vectors of these row numbers from a sharded table."""
         table = lay(jnp.asarray(self.embedding[...], dtype), self.axes, PARAMETERS)
         if inputs.ndim == 2 and self.is_in_parts():
-            # Each device finds its part of the vectors of all rows, and exchanges it for the rest of those of its rows:
-            # that is less than the table, and so is their gradient.
+            # Each device looks up its part of every vector, for all rows. Then devices exchange these parts for full
+            # vectors of their rows. This moves less data than gathering the table, and so does the gradient.
             return lay(jnp.take(table, lay(jnp.asarray(inputs), 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
         return jnp.take(lay(table, self.axes, GATHERED), inputs, axis=0)
 
     def store_codes(self) -> None:
-        """Puts the rows' codes and scales in the place of the vectors; there is no training after that."""
+        """Replaces the vectors by int8 codes and scales, after which training is impossible."""
         table = jnp.asarray(self.embedding[...])
         scale = scale_of(table, -1)
         self.embedding, self.embedding_scale = nnx.Param(codes_of(table, scale)), nnx.Param(scale)
 
     def is_in_parts(self) -> bool:
-        """Whether each device of 'fsdp' holds a part of each word's vector.
+        """Returns whether each device of the 'fsdp' axis holds a part of each word's vector.
 
-        A width that it does not divide is whole on every device. Each then looks up its own rows alone: if it looked up
-        those of all rows, their gradients would be gathered.
+        If 'fsdp' does not divide the width, every device holds full vectors and looks up only its rows. Looking up all
+        rows would gather their gradients.
         """
         mesh = device_mesh() if is_gathering() else None
         if self.axes != 'VE' or mesh is None:
@@ -80,7 +80,7 @@ class Table(nnx.Embed):
         return partition('E', (self.features,), mesh, PARAMETERS)[0] is not None
 
     def vectors(self, dtype: DTypeLike) -> Array:
-        """All of them in this dtype, as products read them."""
+        """Returns all vectors of the table in this dtype, gathered and rounded if necessary."""
         if self.embedding_scale is not None:
             return numbers_of(self.embedding[...], self.embedding_scale[...]).astype(dtype)
         if self.quantization != 'none':
@@ -89,10 +89,11 @@ class Table(nnx.Embed):
 
 
 def table_logits(x_BLE: Array, table_VE: Array) -> Array:
-    """The products of vectors with all those of a table, float32 [B, L, V].
+    """Returns the products of vectors with all vectors of a table, float32 [B, L, V].
 
-    The form for CPUs joins rows and tokens into one axis. Where tokens are spread over devices that would gather the
-    vectors, and the gradients of all logits, so float32 takes the plain form there; bfloat16 has no other on a CPU.
+    The form that is fast on CPUs joins rows and tokens into one axis. If tokens are sharded, this form would gather the
+    vectors and the gradients of all logits. So float32 uses a plain einsum in this case. For bfloat16, CPUs support
+    only the joined form.
     """
     if is_split('L') and x_BLE.dtype == jnp.float32:
         return jnp.einsum('BLE,VE->BLV', x_BLE, table_VE)

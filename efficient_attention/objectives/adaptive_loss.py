@@ -1,8 +1,8 @@
-"""Cross-entropy of an adaptive softmax without the logits of tails that no target of a chunk is in.
+"""Cross-entropy of an adaptive softmax that skips the logits of unused tail clusters.
 
-Each row's positions are ordered by the cluster of their target, so that most chunks of them have targets of one or two
-clusters; a tail's logits are computed for a chunk only if one of its targets is in that tail. The loss is exact for any
-batch, whatever its targets: in the worst case every chunk computes every tail.
+Each row's positions are sorted by the cluster of their target, so most chunks have targets of only one or two clusters.
+A chunk's logits in a tail are computed only if one of its targets is in that tail. The loss is exact for any batch; in
+the worst case every chunk computes every tail.
 """
 
 import jax
@@ -18,23 +18,23 @@ from efficient_attention.objectives.objective import weighted_sums
 def adaptive_sums(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, targets_BL: Array, weights_BL: Array, *, chunk: int
 ) -> dict[str, Array]:
-    """Sums over all positions: 'loss' (nats) and 'accuracy', each position times its weight.
+    """Returns sums over all positions: 'loss' (nats) and 'accuracy', each position times its weight.
 
-    'accuracy' counts a target that is the most probable among the words of the first cluster and of the cluster that it
-    is in; whether a word of another tail is more probable still is not looked at, so that it may be too high.
+    'accuracy' counts a target if no word of the first cluster or of the target's cluster is more probable. Words of
+    other tails are not compared, so the result may be too high.
 
     Args:
         clusters: of `AdaptiveHead.clustered`.
-        hidden_BLE: vectors as the clusters read them.
+        hidden_BLE: input vectors of the clusters.
         targets_BL: ids below V.
-        weights_BL: how much each position counts; not differentiable at those of weight 0.
-        chunk: positions of each row at a time, whose logits the backward pass computes again; 0 = all.
+        weights_BL: weight per position; not differentiable at positions of weight 0.
+        chunk: positions per row and chunk, whose logits the backward pass recomputes; 0 = all.
     """
     cluster_BL, place_BL = clusters_of(targets_BL, clusters)
-    # A position that weighs nothing needs no tail.
+    # A position of weight 0 needs no tail.
     cluster_BL = jnp.where(weights_BL == 0, 0, cluster_BL)
     place_BL = jnp.where(weights_BL == 0, 0, place_BL)
-    order_BL = jnp.argsort(cluster_BL, axis=1)  # within a row: a batch spread over devices stays where it is
+    order_BL = jnp.argsort(cluster_BL, axis=1)  # within a row, so sharded rows stay on their devices
     chunk = min(chunk or targets_BL.shape[1], targets_BL.shape[1])
     chunks = tuple(
         by_chunks(jnp.take_along_axis(x_BL, order_BL, axis=1), chunk) for x_BL in (cluster_BL, place_BL, weights_BL)
@@ -45,7 +45,7 @@ def adaptive_sums(
     def sums_of(
         clusters: tuple[Cluster, ...], hidden_BcE: Array, cluster_Bc: Array, place_Bc: Array, weights_Bc: Array
     ) -> dict[str, Array]:
-        if is_split('L'):  # each device takes its share of a chunk; else each would compute all of it
+        if is_split('L'):  # otherwise each device would compute the full chunk
             hidden_BcE = spread(hidden_BcE, 'BLE')
         losses_Bc, is_correct_Bc = losses_of(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return weighted_sums(losses_Bc, is_correct_Bc, weights_Bc)
@@ -60,7 +60,7 @@ def adaptive_sums(
 def losses_of(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
-    """Each target's loss, and whether no word of the first cluster or of the target's is more probable."""
+    """Returns each target's loss, and whether no word of the first cluster or of the target's is more probable."""
     first, *tails = clusters
     logits_BLn = first.logits(hidden_BLE)
     words = logits_BLn.shape[-1] - len(tails)
@@ -80,19 +80,19 @@ def losses_of(
 
 
 def tail_losses(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:
-    """Each place's log-probability within the tail, and whether it is the largest."""
+    """Returns each target's log-probability within the tail, and whether it is the most probable word there."""
     logits_BLn = tail.logits(hidden_BLE)
     log_p_BL = take(logits_BLn, place_BL) - jax.nn.logsumexp(logits_BLn, axis=-1)
     return log_p_BL, logits_BLn.argmax(axis=-1) == place_BL
 
 
-def skipped(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:  # noqa: ARG001  tail_losses' form
-    """What `tail_losses` gives where nothing reads it."""
+def skipped(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:  # noqa: ARG001  like tail_losses
+    """Returns zeros instead of the results of `tail_losses`, for a skipped tail."""
     return jnp.zeros(place_BL.shape, jnp.float32), jnp.zeros(place_BL.shape, bool)
 
 
 def clusters_of(targets_BL: Array, clusters: tuple[Cluster, ...]) -> tuple[Array, Array]:
-    """The number of each target's cluster, and its place in it."""
+    """Returns the number of each target's cluster, and its index in the cluster."""
     first, *tails = clusters
     sizes = [first.table_ne.shape[0] - len(tails), *(tail.table_ne.shape[0] for tail in tails)]
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
@@ -103,5 +103,5 @@ def clusters_of(targets_BL: Array, clusters: tuple[Cluster, ...]) -> tuple[Array
 
 
 def take(logits_BLn: Array, place_BL: Array) -> Array:
-    """The logits at one place of each row, [B, L]."""
+    """Returns one logit per position, at index `place_BL`, [B, L]."""
     return jnp.take_along_axis(logits_BLn, place_BL[..., None], axis=-1)[..., 0]

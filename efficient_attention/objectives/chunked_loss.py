@@ -1,7 +1,7 @@
-"""A loss without all logits: the logits of a few positions at a time, forward and backward.
+"""A loss computed on chunks of positions, so that the logits of all positions never exist at once.
 
-The logits of a large vocabulary take V / D times the memory of the vectors that they come from; here only a chunk of
-them exists, and the backward pass computes each chunk again (Kitaev et al. 2020, arXiv 2001.04451, section 3).
+The logits of a large vocabulary take V / D times the memory of their hidden states. Here only one chunk of logits
+exists at a time, and the backward pass recomputes each chunk (Kitaev et al. 2020, arXiv 2001.04451, section 3).
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ def chunked_sums(
     *,
     chunk: int,
 ) -> dict[str, Array]:
-    """Sums over all positions, such as 'loss' and 'accuracy', of which `chunk` of each row are computed at a time.
+    """Returns sums over all positions, such as 'loss' and 'accuracy', computed in chunks of positions.
 
     Args:
-        sums_of: vectors [B, c, D], labels [B, c] and weights [B, c] to their float32 sums; may hold parameters, which
-            get their gradients.
-        hidden_BLD: the vectors.
+        sums_of: function of vectors [B, c, D], labels [B, c] and weights [B, c] that returns float32 sums. It may close
+            over parameters, which get gradients.
+        hidden_BLD: the hidden states.
         labels_BL: ids below V.
-        weights_BL: how much each position counts.
-        chunk: positions of each row at a time; 0, or L and more = all.
+        weights_BL: weight per position.
+        chunk: positions per row and chunk; 0, or at least L = all.
     """
     length = hidden_BLD.shape[1]
     if not chunk or chunk >= length:
@@ -38,15 +38,14 @@ def chunked_sums(
     def add(total: dict[str, Array], arrays: tuple[Array, Array, Array]) -> tuple[dict[str, Array], None]:
         return jax.tree.map(jnp.add, total, sums_of(*arrays)), None
 
-    # Rows stay whole, so that a batch that is spread over devices stays where it is. What fills the last chunk up
-    # weighs nothing.
+    # Chunks split positions, not rows, so sharded rows stay on their devices. Padding of the last chunk has weight 0.
     chunks = by_chunks(hidden_BLD, chunk), by_chunks(labels_BL, chunk), by_chunks(weights_BL, chunk)
     shapes = jax.eval_shape(sums_of, *(x[0] for x in chunks))
     return jax.lax.scan(add, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), chunks)[0]
 
 
 def by_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
-    """[B, L, ...] to [chunks, B, chunk, ...], zeros after the end."""
+    """Returns [B, L, ...] as [chunks, B, chunk, ...], zero-padded at the end."""
     batch, length = x.shape[:2]
     chunks = -(-length // chunk)
     padded = jnp.pad(x, ((0, 0), (0, chunks * chunk - length), *((0, 0),) * (x.ndim - 2)))

@@ -1,4 +1,4 @@
-"""The arrays by which a student is compared with its teacher, and how those of the teacher come with a batch."""
+"""The layer activations by which distillation compares a student with its teacher, and their form in a batch."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,17 +9,17 @@ from jaxtyping import Float
 from efficient_attention.models.taps import Inside
 from efficient_attention.objectives.objective import Batch
 
-TEACHER = 'teacher_'  # what the names of the teacher's arrays in a batch begin with
+TEACHER = 'teacher_'  # prefix of the teacher's arrays in a batch
 OPERANDS = {'attention': ('query', 'key'), 'attention_relations': ('query', 'key'), 'value_relations': ('value',)}
 
 
 def compared(inside: Inside, terms: Collection[str], layers: Sequence[int]) -> dict[str, Array]:
-    """What these terms compare, each array [layers, rows, ...].
+    """Returns the layer activations that these distillation terms compare, each [layers, rows, ...].
 
     Args:
-        inside: of the student or of the teacher.
+        inside: activations of the student or of the teacher.
         terms: of `config.distill.INSIDE`.
-        layers: the model's layers that are compared, in this order, counted from 1.
+        layers: numbers of the model's compared layers, in this order, counted from 1.
 
     Returns:
         'hidden', 'embeddings' and 'cosine' (of the last layer) [N, B, L, D]; 'query', 'key', 'value' [N, B, L, H, K].
@@ -35,20 +35,20 @@ def compared(inside: Inside, terms: Collection[str], layers: Sequence[int]) -> d
 
 
 def as_batch_arrays(arrays: dict[str, Array], rows: int) -> Batch:
-    """A teacher's arrays with the rows of the batch first, by the names that they have in it.
+    """Returns the teacher's arrays under their names in a batch, with the batch rows first.
 
-    A row of choices is several rows of an encoder's, which stay together: [rows, choices, layers, ...].
+    An example with choices is several encoder rows, which stay together: [rows, choices, layers, ...].
     """
     return {f'{TEACHER}{name}': by_row(array, rows) for name, array in arrays.items()}
 
 
 def by_row(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
-    """[layers, encoder's rows, ...] to [rows, encoder's rows of each, layers, ...]."""
+    """Reshapes [layers, encoder rows, ...] to [rows, encoder rows per row, layers, ...]."""
     array = array.swapaxes(0, 1)
     return array.reshape(rows, -1, *array.shape[1:])
 
 
 def from_batch(batch: Batch, name: str) -> Array:
-    """A teacher's array of `compared` in a batch, [layers, encoder's rows, ...] again."""
+    """Returns a teacher's array from a batch in the shape of `compared`, [layers, encoder rows, ...]."""
     array = batch[f'{TEACHER}{name}']
     return array.reshape(-1, *array.shape[2:]).swapaxes(0, 1)

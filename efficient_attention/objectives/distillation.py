@@ -1,7 +1,7 @@
-"""What a student learns from its labels and from what a teacher says of the same rows.
+"""The distillation loss: a student learns from labels and from a teacher's outputs and layer activations.
 
-What the teacher says comes with the batch, as arrays whose names begin with 'teacher_': it is computed before the step,
-and no gradient reaches it.
+The teacher's arrays are part of the batch, with names that begin with 'teacher_'. They are computed before the training
+step and get no gradient.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ from efficient_attention.objectives.objective import Batch, OutputObjective, Sum
 from efficient_attention.objectives.pretraining import Pretraining
 
 SOFT = 'soft'
-SMALL = 1e-12  # below any squared length that counts: a vector of zeros has a cosine of 0, and no gradient
-OF_LABELS = ('fine_tuning_', 'masked_lm_', 'nsp_', 'sop_')  # what the names of metrics by labels begin with
+SMALL = 1e-12  # far below meaningful squared lengths; a zero vector has cosine 0 and no gradient
+OF_LABELS = ('fine_tuning_', 'masked_lm_', 'nsp_', 'sop_')  # name prefixes of metrics that need labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(OutputObjective):
-    """The terms of `DistillConfig`, each a mean over its own tokens, pairs or rows, times its weight.
+    """The terms of `DistillConfig`: each a mean over its tokens, pairs or rows, times its weight.
 
     Args:
         inner: the task's objective, whose terms are multiplied by `distill.labels`.
         config: the weights.
-        layers: the student's layers that learn from one of the teacher's, counted from 1.
-        widths: of the vectors of the student and of the teacher.
-        beside: the projections, as `initial_beside` gives them and the step trains them; None where there are none.
+        layers: numbers of the student's layers that learn from a teacher layer, counted from 1.
+        widths: widths of the hidden states of student and teacher.
+        beside: the trained projections, initialised by `initial_beside`; None if there are none.
     """
 
     inner: FineTuning | Pretraining
@@ -48,19 +48,22 @@ class Distillation(OutputObjective):
     beside: Any = None
 
     def factor(self, term: str) -> float:
-        """See `Objective`."""
+        """Returns the weight of a term in the loss; see `Objective`."""
         is_own = term == SOFT or term in self.config.inside
         return getattr(self.config, term) if is_own else self.config.labels
 
     def metric_names(self, of_task: frozenset[str]) -> frozenset[str]:
-        """See `Objective`; losses by labels that do not count are not computed."""
+        """Returns the names of the evaluation metrics; see `Objective`.
+
+        Metrics by labels are omitted if `distill.labels` is 0, because they are not computed.
+        """
         terms = (SOFT, *self.config.inside) if self.config.soft else self.config.inside
         unknown = () if self.config.labels else OF_LABELS
         kept = {name for name in of_task if not name.startswith(unknown)} if unknown else of_task
         return frozenset(kept) | {f'{term}_loss' for term in terms}
 
     def initial_beside(self, rng: Array) -> Any:
-        """The matrices from the student's width to the teacher's; None where vectors are compared as they are."""
+        """Returns the initial projections from the student's to the teacher's width; None without projections."""
         if not self.config.has_projections:
             return None
         keys, (width, wide) = jax.random.split(rng), self.widths
@@ -75,11 +78,11 @@ class Distillation(OutputObjective):
         return {name: {'kernel': kernel} for name, kernel in kernels.items()}
 
     def with_beside(self, beside: Any) -> Self:
-        """See `Objective`."""
+        """Returns the objective with the current projections; see `Objective`."""
         return dataclasses.replace(self, beside=beside)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """The task's, and of each other term how many rows, tokens or pairs it is a mean of."""
+        """Returns the task's weights, and for every other term its number of rows, tokens or pairs."""
         weights = self.inner.weights(batch) if self.config.labels else {}
         if self.config.soft:
             weights[SOFT] = self.soft_weights(batch).sum()
@@ -89,13 +92,13 @@ class Distillation(OutputObjective):
         return weights
 
     def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
-        """All terms; nothing is handed on."""
+        """Returns the sums of all terms, and `carry` unchanged."""
         return self.outputs_and_sums(model, batch, rng=rng, step=step)[1], carry
 
     def outputs_and_sums(
         self, model: Any, batch: Batch, *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[Mapping[str, Array], Sums]:
-        """What the model says of each row, and all terms."""
+        """Returns the model's outputs per row, and the sums of all terms."""
         if not self.config.inside:
             outputs = model.outputs(batch, rng=rng, step=step)
             return outputs, self.sums_of(outputs, batch)
@@ -103,14 +106,14 @@ class Distillation(OutputObjective):
         return outputs, self.sums_of(outputs, batch) | self.inside_sums(inside, batch)
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """The terms that go by what the model says of each row."""
+        """Returns the sums of the terms that compare outputs."""
         sums = self.inner.sums_of(outputs, batch) if self.config.labels else {}
         if self.config.soft:
             sums[SOFT] = {'loss': (self.soft_losses(outputs, batch) * self.soft_weights(batch)).sum()}
         return sums
 
     def inside_sums(self, inside: Inside, batch: Batch) -> Sums:
-        """The terms that go by what lies inside both models."""
+        """Returns the sums of the terms that compare layer activations."""
         student = compared(inside, self.config.inside, self.layers)
         teacher = {name: from_batch(batch, name) for name in student}
         return {name: {'loss': self.inside_sum(name, student, teacher, is_pair(batch))} for name in self.config.inside}
@@ -118,7 +121,7 @@ class Distillation(OutputObjective):
     def inside_sum(
         self, name: str, student: Mapping[str, Array], teacher: Mapping[str, Array], is_pair_BLM: Array
     ) -> Array:
-        """One of these terms from what `compared` gives of both models."""
+        """Returns the sum of one term that compares layer activations, given the arrays of `compared`."""
         is_token_BL = is_pair_BLM.any(axis=-1)
         if name == 'cosine':
             return cosine_sum(student[name][0], teacher[name][0], is_token_BL)
@@ -129,7 +132,7 @@ class Distillation(OutputObjective):
         return (logits_sum if name == 'attention' else relations_sum)(mine, theirs, is_pair_BLM)
 
     def projected(self, name: str, states_NBLD: Array) -> Array:
-        """The student's vectors in the teacher's width."""
+        """Returns the student's hidden states, projected to the teacher's width if there are projections."""
         if self.beside is None:
             return states_NBLD
         kernel = jnp.asarray(self.beside['all' if 'all' in self.beside else name]['kernel'])
@@ -138,11 +141,14 @@ class Distillation(OutputObjective):
 
     @property
     def kind(self) -> str:
-        """Of the head; 'masked_lm' of pretraining."""
+        """The kind of the head; 'masked_lm' for pretraining."""
         return self.inner.head.kind if isinstance(self.inner, FineTuning) else 'masked_lm'
 
     def soft_weights(self, batch: Batch) -> Array:
-        """The weight of each thing that has soft targets: a masked word, a tagged token, or a row, labelled or not."""
+        """Returns the weight of each example with soft targets.
+
+        An example is a masked word, a tagged token, or a row with or without a label.
+        """
         if self.kind == 'masked_lm':
             return in_equal_shares(batch)['masked_weights']
         if self.kind == 'token':
@@ -150,37 +156,37 @@ class Distillation(OutputObjective):
         return (batch['index'] >= 0).astype(jnp.float32)
 
     def soft_losses(self, outputs: Mapping[str, Array], batch: Batch) -> Array:
-        """The loss of each thing by the teacher's targets: [B], of tags [B, L], of masked words [B, P]."""
+        """Returns the loss of each example by soft targets: [B], for tags [B, L], for masked words [B, P]."""
         name = 'masked_lm' if self.kind == 'masked_lm' else 'logits'
         student, teacher = outputs[name], batch[f'{TEACHER}{name}']
         if self.kind in OF_ROWS and student.shape[-1] == 1:
             return jnp.square(student - teacher)[:, 0]
-        if self.kind == 'span':  # over places; of start and of end
+        if self.kind == 'span':  # softmax over positions, for start and end
             student, teacher = student.swapaxes(1, 2), teacher.swapaxes(1, 2)
             return soft_targets(student, teacher, self.config.temperature).mean(axis=-1)
         return soft_targets(student, teacher, self.config.temperature)
 
 
 def is_pair(batch: Batch) -> Array:
-    """Bool [B, L, L]: whether two tokens are of one text; each choice is a row."""
+    """Returns bool [B, L, L]: whether two tokens belong to the same text; each choice is a row."""
     segments_BL = batch['segments'].reshape(-1, batch['segments'].shape[-1])
     return (segments_BL[:, :, None] == segments_BL[:, None, :]) & (segments_BL > 0)[:, :, None]
 
 
 def is_token(batch: Batch) -> Array:
-    """Bool [B, L]: what is no padding; each choice is a row."""
+    """Returns bool [B, L]: whether a position is not padding; each choice is a row."""
     return batch['segments'].reshape(-1, batch['segments'].shape[-1]) > 0
 
 
-# ---- terms that compare both models: sums over the rows of a batch; logits are q k / sqrt(K) of one text's tokens ----
+# ---- terms that compare both models, summed over the rows of a batch; logits are q k / sqrt(K) within a text ----
 
 
 def soft_targets(
     student: Float[Array, '*b C'], teacher: Float[Array, '*b C'], temperature: float
 ) -> Float[Array, '*b']:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) over the last axis.
+    """Returns T^2 KL(softmax(teacher / T) || softmax(student / T)) over the last axis.
 
-    As T grows, its gradient to the student's logits tends to (student - teacher) / C where both have mean 0.
+    As T grows, its gradient with respect to the student's logits tends to (student - teacher) / C, if both have mean 0.
     Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
     """
     log_predictions = jax.nn.log_softmax(student / temperature)
@@ -188,7 +194,7 @@ def soft_targets(
 
 
 def cosine_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Array:
-    """The sum over tokens of 1 - the cosine between both vectors."""
+    """Returns the sum over tokens of 1 - cosine between both vectors."""
     student_BLD, teacher_BLD = student_BLD.astype(jnp.float32), teacher_BLD.astype(jnp.float32)
     lengths_BL = [jnp.square(x_BLD).sum(axis=-1) + SMALL for x_BLD in (student_BLD, teacher_BLD)]
     cosines_BL = (student_BLD * teacher_BLD).sum(axis=-1) * jax.lax.rsqrt(lengths_BL[0] * lengths_BL[1])
@@ -196,28 +202,29 @@ def cosine_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Ar
 
 
 def squared_sum(student_NBLD: Array, teacher_NBLD: Array, is_token_BL: Array) -> Array:
-    """The sum over tokens and layers of the mean squared difference of both vectors."""
+    """Returns the sum over tokens and layers of the mean squared difference of both vectors."""
     difference_NBLD = student_NBLD.astype(jnp.float32) - teacher_NBLD.astype(jnp.float32)
     return jnp.where(is_token_BL[None], jnp.square(difference_NBLD).mean(axis=-1), 0.0).sum()
 
 
 def logits_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
-    """The sum over pairs and layers of the squared difference of both models' logits, a mean over heads.
+    """Returns the sum over pairs and layers of the squared difference of both models' logits, a mean over heads.
 
     Args:
-        student: queries and keys [N, B, L, H, K] of the layers that are compared.
-        teacher: the same, as many heads of any width.
-        is_pair_BLM: whether both tokens are of one text.
+        student: queries and keys [N, B, L, H, K] of the compared layers.
+        teacher: the same, with equally many heads of any width.
+        is_pair_BLM: whether both tokens belong to the same text.
     """
     difference_NBHLM = products(*student) - products(*teacher)
     return jnp.where(is_pair_BLM[None], jnp.square(difference_NBHLM).mean(axis=2), 0.0).sum()
 
 
 def relations_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
-    """The sum over tokens and layers of KL(teacher || student) of the softmax of their products, a mean over heads.
+    """Returns the sum over tokens and layers of KL(teacher || student), a mean over heads.
 
-    Of queries and keys these are attention weights; of values and themselves, relations of values (Wang et al. 2020,
-    MiniLM, arXiv 2002.10957, equations 6 to 9). Arguments as of `logits_sum`.
+    The distributions are softmaxes of the products of two vectors. For queries and keys they are attention weights. For
+    values with values they are value relations (Wang et al. 2020, MiniLM, arXiv 2002.10957, equations 6 to 9).
+    Arguments as of `logits_sum`.
     """
     is_pair, is_token_BL = is_pair_BLM[None, :, None], is_pair_BLM.any(axis=-1)
     low = jnp.finfo(jnp.float32).min
@@ -227,6 +234,6 @@ def relations_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is
 
 
 def products(left_NBLHK: Array, right_NBMHK: Array) -> Array:
-    """float32 products [N, B, H, L, M] of all pairs of vectors, divided by the root of their width."""
+    """Returns float32 products [N, B, H, L, M] of all pairs of vectors, divided by the root of their width."""
     left_NBLHK, right_NBMHK = left_NBLHK.astype(jnp.float32), right_NBMHK.astype(jnp.float32)
     return jnp.einsum('NBLHK,NBMHK->NBHLM', left_NBLHK, right_NBMHK) / math.sqrt(left_NBLHK.shape[-1])

@@ -19,17 +19,20 @@ TERM = 'fine_tuning'
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning(OutputObjective):
-    """The mean loss over rows, or over tagged tokens.
+    """The mean fine-tuning loss over rows, or over tagged tokens.
 
-    Classes, tags and choices: cross-entropy. One output: squared error. Spans: the mean of the cross-entropies of start
-    and end over the row's positions (Devlin et al. 2018, section 4.2). Multi-hop: the span where the answer is one,
-    plus the type of answer, plus the mean binary cross-entropy of the row's sentences.
+    - Classes, tags and choices: cross-entropy.
+    - A single output: squared error.
+    - Spans: the mean of the cross-entropies of start and end over the row's positions (Devlin et al. 2018, section
+      4.2).
+    - Multi-hop: the span loss if the answer is a span, plus the answer type's cross-entropy, plus the mean binary
+      cross-entropy of the row's sentences.
     """
 
     head: HeadConfig
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Rows with a label, or tokens with a tag; no terms where the batch has no labels."""
+        """Returns the weight of rows with a label, or of tokens with a tag; empty if the batch has no labels."""
         if not is_labelled(batch):
             return {}
         if self.head.kind == 'token':
@@ -39,13 +42,13 @@ class FineTuning(OutputObjective):
     def sums(
         self, model: FineTuningModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Any]:
-        """`sums_of` the model's outputs; nothing is handed on."""
+        """Returns `sums_of` for the model's outputs, and `carry` unchanged."""
         return self.sums_of(model.outputs(batch, rng=rng, step=step), batch), carry
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Losses, and correct classes where there are classes, from the outputs of a `FineTuningModel`.
+        """Returns loss sums, and for classes the correct predictions, from the outputs of a `FineTuningModel`.
 
-        Rows of weight 0 may hold anything as labels; there are no terms where the batch has no labels.
+        Labels of rows with weight 0 are ignored. The result is empty if the batch has no labels.
         """
         if not is_labelled(batch):
             return {}
@@ -66,31 +69,34 @@ class FineTuning(OutputObjective):
 
 
 def is_labelled(batch: Batch) -> bool:
-    """Whether the batch has labels of any kind."""
+    """Returns whether the batch has labels of any kind."""
     return any(name in batch for name in ('label', 'labels', 'start'))
 
 
 def tag_weights(batch: Batch) -> Array:
-    """The weight of each token [B, L]: that of its row where it has a tag."""
+    """Returns the weight of each token [B, L]: its row's weight if it has a tag, otherwise 0."""
     return batch['weights'][:, None] * (batch['labels'] >= 0).astype(jnp.float32)
 
 
 def class_sums(logits: Float[Array, '*b C'], labels: Int[Array, '*b'], weights: Float[Array, '*b']) -> dict[str, Array]:
-    """'loss', the cross-entropy, and 'accuracy', summed over examples."""
+    """Returns 'loss', the cross-entropy, and 'accuracy', summed over examples."""
     return weighted_sums(cross_entropy(logits, labels), is_best(logits, labels), weights)
 
 
 def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array) -> dict[str, Array]:
-    """'loss', half of start's and half of end's, and 'accuracy' of both together, summed over rows."""
+    """Returns 'loss', the mean of start's and end's loss, and 'accuracy', both correct, summed over rows."""
     start, end = (cross_entropy(logits_BL2[..., i], label) for i, label in enumerate((start_B, end_B)))
     is_right = (logits_BL2.argmax(axis=1) == jnp.stack([start_B, end_B], axis=1)).all(axis=1)
     return weighted_sums((start + end) / 2, is_right, weights_B)
 
 
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:
-    """The mean binary cross-entropy of each row's sentence markers (labels 0 and 1; -1 elsewhere), summed over rows."""
+    """Returns the mean binary cross-entropy of each row's sentence markers, summed over rows.
+
+    Labels are 0 and 1 at markers, -1 elsewhere.
+    """
     is_marker = (labels_BL >= 0).astype(logits_BL.dtype)
-    # Optax's sigmoid_binary_cross_entropy differs in the last bits where a label is 1: recorded losses would change.
+    # Optax's sigmoid_binary_cross_entropy differs in the last bits for label 1, which would change recorded losses.
     losses = jax.nn.softplus(logits_BL) - logits_BL * jnp.maximum(labels_BL, 0.0)
     means_B = (losses * is_marker).sum(axis=1) / jnp.maximum(is_marker.sum(axis=1), 1.0)
     return (means_B * weights_B).sum()

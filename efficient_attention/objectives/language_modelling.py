@@ -17,12 +17,12 @@ LanguageModel = Decoder | TwoWayLanguageModel
 
 
 class LanguageModelling(Objective):
-    """Cross-entropy of `targets` given all tokens up to their place, each times its weight; padding weighs 0.
+    """The cross-entropy of `targets` given all earlier tokens, each times its weight; padding has weight 0.
 
-    A model of both directions also predicts each token from those behind it in the row, a term of its own.
+    A bidirectional language model has a second term: it also predicts each token from the later tokens of the row.
 
-    `model` is the config of a decoder whose memory goes from batch to batch, or of a model of both directions; None
-    where batches know nothing of others.
+    `model` is the config of a decoder with memory across batches, or of a bidirectional model. It is None if batches
+    are independent.
     """
 
     def __init__(self, model: ModelConfig | None = None) -> None:
@@ -31,43 +31,42 @@ class LanguageModelling(Objective):
         self.told = {} if model is None else told_losses(model)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """How many tokens are predicted ('causal_lm'), and how many from those behind them ('backward_lm').
+        """Returns the number of tokens predicted forwards ('causal_lm') and backwards ('backward_lm').
 
-        The losses that layers tell have a weight of 1 for each token that is read.
+        Auxiliary layer losses have weight 1 per token that is not padding.
         """
         weights = {'causal_lm': batch['weights'].sum()}
         weights |= {'backward_lm': backward_weights(batch).sum()} if self.is_two_way else {}
         return weights | {term: (batch['segments'] > 0).astype(jnp.float32).sum() for term in self.told}
 
     def factor(self, term: str) -> float:
-        """That of a loss that layers tell is in the config; others count as they are."""
+        """Returns the config's factor of an auxiliary layer loss; 1 for other terms."""
         return self.told.get(term, 1.0)
 
     def initial_carry(self, rows: int) -> AnyMemory | None:
-        """An empty memory, for a decoder that keeps one."""
+        """Returns an empty memory for a decoder with memory; otherwise None."""
         return empty_memory(self.model, rows) if self.model and self.model.memory_length else None
 
     def sums(
         self, model: LanguageModel, batch: Batch, carry: AnyMemory | None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, AnyMemory | None]:
-        """Loss (nats) and correct predictions of a `Decoder` or a `TwoWayLanguageModel`.
+        """Returns loss (nats) and correct predictions of a `Decoder` or `TwoWayLanguageModel`, and the new memory.
 
-        Handed on is the memory after the batch, where `carry` is the one before it.
-
-        With `unigram_losses` in the batch also their sum. What layers tell are terms of their own.
+        `carry` is the memory before the batch. If the batch has `unigram_losses`, their sum is included. Each auxiliary
+        layer loss is a separate term.
         """
         told: Told = {}
         tokens_BL, segments_BL = batch['tokens'], batch['segments']
         if carry is None:
             hidden_BLD = model.hidden(tokens_BL, segments_BL, rng=rng, step=step)
         else:
-            assert isinstance(model, Decoder)  # the other keeps no memory
+            assert isinstance(model, Decoder)  # only a decoder has memory
             hidden_BLD, carry, told = model.telling(tokens_BL, segments_BL, carry, rng=rng)
         back_BLD = None
         if self.is_two_way:
             hidden_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
         sums = output_sums(model, hidden_BLD, batch['targets'], batch['weights'])
-        if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
+        if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
         of_layers = {term: {'loss': total} for term, total in told.items()}
         if back_BLD is None:
@@ -77,9 +76,10 @@ class LanguageModelling(Objective):
 
 
 def backward_weights(batch: Batch) -> Array:
-    """float32 [B, L - 1]: how much token t counts that is predicted from token t + 1 and those behind it.
+    """Returns the weight of predicting token t from token t + 1 and the later tokens, float32 [B, L - 1].
 
-    Both are of one text, and token t + 1 counts itself. A row's last token is behind nothing that the row has.
+    It is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
+    in the row.
     """
     segments_BL = batch['segments']
     is_one_text = (segments_BL[:, 1:] == segments_BL[:, :-1]) & (segments_BL[:, 1:] > 0)
@@ -87,7 +87,7 @@ def backward_weights(batch: Batch) -> Array:
 
 
 def output_sums(model: LanguageModel, hidden_BLD: Array, targets_BL: Array, weights_BL: Array) -> dict[str, Array]:
-    """'loss' and 'accuracy', of `model.config.loss_chunk` positions of each row at a time where it is above 0."""
+    """Returns 'loss' and 'accuracy', computed in chunks of `model.config.loss_chunk` positions if it is above 0."""
     chunk = model.config.loss_chunk
     clustered = model.head.clustered(hidden_BLD, model.embeddings.token) if chunk else None
     if clustered is not None:

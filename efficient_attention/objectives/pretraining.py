@@ -1,4 +1,4 @@
-"""Masked language modelling, alone or with a sentence-pair label (next sentence or sentence order)."""
+"""Masked language modelling, with or without a sentence-pair label (next sentence or sentence order)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,29 +13,29 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums, is_
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining(Objective):
-    """Cross-entropy at the masked positions plus, with pairs, that of the pair label; unweighted, as in BERT's code."""
+    """Cross-entropy at the masked positions plus, with pairs, of the pair label; unweighted, as in BERT's code."""
 
     has_pairs: bool
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """How many masked tokens ('masked_lm') and labelled pairs ('pair') the batch holds."""
+        """Returns the number of masked tokens ('masked_lm') and labelled pairs ('pair') in the batch."""
         weights = {'masked_lm': batch['masked_weights'].sum()}
         return weights | {'pair': batch['pair_weights'].sum()} if self.has_pairs else weights
 
     def sums(
         self, model: PretrainingModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Any]:
-        """Losses and correct predictions of both terms; nothing is handed on."""
+        """Returns losses and correct predictions of both terms, and `carry` unchanged."""
         return self.sums_of(model.outputs(batch, rng=rng, step=step), batch), carry
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """The same from the outputs of a `PretrainingModel`."""
+        """Returns losses and correct predictions of both terms from the outputs of a `PretrainingModel`."""
         batch = in_equal_shares(batch)
         logits_BPV = outputs['masked_lm']
         tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']
         losses_BP = cross_entropy(logits_BPV, tokens_BP)
         sums = {'masked_lm': weighted_sums(losses_BP, is_best(logits_BPV, tokens_BP), weights_BP)}
-        if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
+        if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
             sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * weights_BP).sum()
         if self.has_pairs:
             logits_BC, labels_B = outputs['pair'], batch['pair_labels']

@@ -1,4 +1,4 @@
-"""Text to text: the cross-entropy of each token of a target, given its source and the target's tokens before it."""
+"""Text-to-text loss: the cross-entropy of each target token, given the source and the earlier target tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,10 @@ TERM = 'target'
 
 
 class TextToText(Objective):
-    """Cross-entropy of `targets`, each times its weight; padding weighs 0.
+    """The cross-entropy of `targets`, each times its weight; padding has weight 0.
 
     Args:
-        label_smoothing: share e of the label that is spread over the whole vocabulary: (1 - e) [v = target] + e / V
+        label_smoothing: share e of the label distributed over the full vocabulary: (1 - e) [v = target] + e / V
             (Szegedy et al. 2015, arXiv 1512.00567, section 7; Vaswani et al. 2017, section 5.4).
         z_loss: factor of the square of each softmax's log normaliser, which keeps logits near 0 (T5's code: 1e-4).
     """
@@ -26,15 +26,16 @@ class TextToText(Objective):
         self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """How many tokens are predicted."""
+        """Returns the number of predicted tokens."""
         return {TERM: batch['weights'].sum()}
 
     def sums(
         self, model: EncoderDecoder, batch: Batch, carry: None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, None]:
-        """'loss' with smoothing and z-loss, 'cross_entropy' without (nats), and 'accuracy'.
+        """Returns 'loss' with smoothing and z-loss, 'cross_entropy' without (nats), and 'accuracy'.
 
-        Where cross-attention draws keys, the gradient of 'loss' has a term for the draws, which adds nothing to it.
+        If cross-attention samples keys, 'loss' includes a surrogate term of value 0. It adds the gradient of the
+        sampling.
         """
         hidden_BLD, drawn_BL = model.hidden_and_draws(
             batch['source'],
@@ -52,7 +53,7 @@ class TextToText(Objective):
             is_correct_Bc = is_best(logits_BcV, targets_Bc).astype(jnp.float32)
             found = {'loss': loss_Bc, 'cross_entropy': cross_entropy_Bc, 'accuracy': is_correct_Bc}
             sums = {name: (value_Bc * weights_Bc).sum() for name, value_Bc in found.items()}
-            if drawn_BL is not None:  # then there is one chunk, as check_draws of the config sees to
+            if drawn_BL is not None:  # then there is only one chunk; check_draws of the config ensures it
                 draws = surrogate(drawn_BL, loss_Bc * weights_Bc, batch['segments'])
                 sums['loss'] = sums['loss'] + model.config.reinforce_weight * draws
             return sums
@@ -61,7 +62,7 @@ class TextToText(Objective):
         return {TERM: chunked_sums(sums_of, hidden_BLD, batch['targets'], batch['weights'], chunk=chunk)}, carry
 
     def losses(self, logits_BLV: Array, targets_BL: Array) -> tuple[Array, Array]:
-        """The loss of each target, and its cross-entropy alone, float32 [B, L] each."""
+        """Returns the loss of each target, and its cross-entropy without the other terms, float32 [B, L] each."""
         loss_BL = cross_entropy_BL = cross_entropy(logits_BLV, targets_BL)
         normaliser_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
         if self.label_smoothing:

@@ -1,1 +1,1 @@
-"""Pruning: from trained parameters, scores and a step to the parameters that a model computes with."""
+"""Pruning: masked model parameters, computed from trained parameters, scores and the step."""

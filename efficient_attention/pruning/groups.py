@@ -1,7 +1,8 @@
-"""What is kept or removed as one: weights, blocks of them, heads, feed-forward units; which kernels each group masks.
+"""Pruning groups: the weights, blocks, heads or feed-forward units that are kept or removed together.
 
-A group's scores and masks are one array. Where layers have parameters of their own, its first axis is theirs, as that
-of the kernels is.
+A group has entries, such as one entry per head, and names the kernels that the entries mask. An entry is kept or
+removed in all these kernels. The scores and the mask of a group are one array over its entries. If layers have separate
+parameters, its first axis is the layer axis, as in the kernels.
 """
 
 import dataclasses
@@ -17,24 +18,24 @@ from efficient_attention.config.prune import NONE, PruneConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 
-# Of an encoder, not of the level above it that reads sentences.
+# Kernels of an encoder, excluding the sentence level of a hierarchical encoder.
 KERNEL = re.compile(r'(?!sentences/)((?:.*/)?layers/(?:.*/)?(attention|feed_forward))/(\w+)/kernel$')
 ATTENTION, FEED_FORWARD = 'attention', 'feed_forward'
 PRUNED = {ATTENTION: ('query', 'key', 'value', 'out'), FEED_FORWARD: ('gate', 'up', 'down')}
-INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or a unit
+INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or unit
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A kernel of a group: its path, its shape, and how an entry of the group lies in it."""
+    """A kernel of a pruning group: its path, its shape, and the part of it that each group entry covers."""
 
     path: str
     shape: tuple[int, ...]  # [I, O] or [N, I, O]
-    way: str  # 'weight', 'block', or what its 'rows' or 'columns' belong to
-    size: int = 1  # side of a block; columns or rows of an entry
+    way: str  # 'weight' or 'block'; 'rows' or 'columns' of a head or unit
+    size: int = 1  # side of a block; rows or columns per entry
 
     def spread(self, entries: Array) -> Array:
-        """The entries of a group as an array that multiplies the kernel: [..., I, O], or with an axis of 1."""
+        """Returns a value per group entry, expanded to the kernel: [..., I, O], or with an axis of size 1."""
         if self.way == 'weight':
             return entries
         if self.way == 'block':
@@ -43,7 +44,7 @@ class Member:
         return wide[..., :, None] if self.way == 'rows' else wide[..., None, :]
 
     def sums(self, weights: Array) -> Array:
-        """The sums of a kernel's numbers over what belongs to each entry."""
+        """Returns the sum of a kernel's weights over the part that each group entry covers."""
         if self.way == 'weight':
             return weights
         if self.way == 'block':
@@ -56,14 +57,14 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Entries that are kept or removed: the path of their scores, their shape, and the kernels that they are of.
+    """A pruning group: the path and shape of its scores, and the kernels that its entries mask.
 
     Args:
-        path: such as 'encoder/stack/layers/attention/heads', or a kernel's own.
+        path: such as 'encoder/stack/layers/attention/heads', or the path of a single kernel.
         kind: 'attention' or 'feed_forward'.
-        shape: of the entries, [N, ...] where each layer has its own.
+        shape: of the entries; [N, ...] if layers have separate parameters.
         members: the kernels.
-        is_stacked: whether the first axis is that of the layers.
+        is_stacked: whether the first axis is the layer axis.
     """
 
     path: str
@@ -74,25 +75,25 @@ class Group:
 
     @property
     def entries(self) -> int:
-        """Entries of one layer, of which a share is kept."""
+        """The number of group entries per layer, of which a share is kept."""
         return math.prod(self.shape[1:] if self.is_stacked else self.shape)
 
     @property
     def weights(self) -> int:
-        """Weights of an entry."""
+        """The number of weights per group entry."""
         return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
 
 
 def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[Group, ...]:
-    """The groups of a model's parameters.
+    """Returns the pruning groups of a model's parameters.
 
     Args:
         params: nested dict of arrays, or of their shapes.
-        config: says what is kept or removed as one.
+        config: determines the entries that are kept or removed together.
         head_width: of each head.
 
     Raises:
-        InputError: there is no kernel that may be pruned, or a block does not divide one; names it.
+        InputError: the model has no kernel that may be pruned, or the block size does not divide the named kernel.
     """
     found: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -115,7 +116,11 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
 
 
 def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
-    """The group of a kernel by itself, in blocks of this side; raises InputError where they do not divide it."""
+    """Returns the pruning group of a single kernel, in blocks of side `block`.
+
+    Raises:
+        InputError: the block size does not divide the kernel.
+    """
     *rest, rows, columns = shape
     if rows % block or columns % block:
         raise InputError(f'prune.block is {block}, which does not divide {path} of {rows} x {columns}')
@@ -124,7 +129,7 @@ def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group
 
 
 def tied(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
-    """The group of the heads or units of a sub-layer, which all its kernels have in common."""
+    """Returns the pruning group of a sub-layer's heads or units, which masks all kernels of the sub-layer."""
     inward = next(kernels[name] for name in INWARD if name in kernels)
     *rest, inner, _ = inward
     entries = inner // head_width if kind == ATTENTION else inner

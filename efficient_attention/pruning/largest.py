@@ -1,7 +1,7 @@
-"""The largest of many numbers without sorting them: exactly so many, of equals those that come first.
+"""Selection of exactly the k largest of many numbers without sorting; ties go to the first in order.
 
-Sorting a matrix takes longer than a training step. The k-th largest float32 is found by bisection on its bits instead:
-32 passes at most that compare and count, fewer where a number is found that exactly k are not below.
+Sorting a matrix takes longer than a training step. Here bisection on the bits of float32 finds the k-th largest number.
+It needs at most 32 passes of comparing and counting, and stops early at a number that exactly k elements reach.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-SIGN = np.uint32(0x8000_0000)  # the bit of a float32
+SIGN = np.uint32(0x8000_0000)  # sign bit of a float32
 
 
 def are_largest(arrays: Sequence[Array], count: Array) -> tuple[Array, ...]:
-    """Bool arrays of the same shapes, True at the `count` largest of all of them.
+    """Returns bool arrays of the same shapes, True at the `count` largest elements of all arrays together.
 
     Args:
         arrays: finite float32, of any shapes.
-        count: int32, from 0 to the number of all elements.
+        count: int32, from 0 to the total number of elements.
     """
     threshold = kth_largest(arrays, count)
     reached = tuple(x >= threshold for x in arrays)
@@ -27,7 +27,10 @@ def are_largest(arrays: Sequence[Array], count: Array) -> tuple[Array, ...]:
 
 
 def kth_largest(arrays: Sequence[Array], count: Array) -> Array:
-    """float32: a number that `count` of all elements are not below; of equals more. Above all of them for 0."""
+    """Returns a float32 threshold that the `count` largest elements reach, or more if several are equal.
+
+    If `count` is 0, the threshold is infinite.
+    """
 
     def pattern(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         bit, found, _ = state
@@ -36,20 +39,20 @@ def kth_largest(arrays: Sequence[Array], count: Array) -> Array:
         is_reached = reached >= count
         return bit - 1, jnp.where(is_reached, candidate, found), jnp.where(is_reached, reached, -1)
 
-    # Bits in the order of the floats that they stand for, the highest first.
+    # Bit patterns are in the order of their floats; bisection starts at the highest bit.
     start = jnp.int32(31), jnp.uint32(0), jnp.int32(-1)
     _, found, _ = lax.while_loop(lambda state: (state[0] >= 0) & (state[2] != count), pattern, start)
     return jnp.where(count > 0, as_float(found), jnp.inf)
 
 
 def as_float(pattern: Array) -> Array:
-    """The float32 of a place in the order of all floats, a uint32."""
+    """Returns the float32 with this rank, a uint32, in the order of all floats."""
     bits = jnp.where((pattern & SIGN) > 0, pattern ^ SIGN, ~pattern)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def first_of_equals(arrays: Sequence[Array], threshold: Array, count: Array) -> tuple[Array, ...]:
-    """True above the threshold, and at as many of those that equal it, in their order, as make `count`."""
+    """Returns masks of the elements above the threshold, and of the first ones equal to it, `count` in total."""
     above = [x > threshold for x in arrays]
     missing = count - total(above)
     sizes = [x.size for x in arrays]
@@ -64,7 +67,10 @@ def first_of_equals(arrays: Sequence[Array], threshold: Array, count: Array) -> 
 
 
 def least(holds: Callable[[Array], Array], most: int) -> Array:
-    """The least int32 from 0 to `most` for which `holds` is True; it is for `most`, and above any for which it is."""
+    """Returns the least int32 from 0 to `most` for which `holds` is True, by bisection.
+
+    `holds` must be True for `most`, and must stay True above any number for which it is True.
+    """
 
     def halve(state: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = state
@@ -76,10 +82,13 @@ def least(holds: Callable[[Array], Array], most: int) -> Array:
 
 
 def total(masks: Sequence[Array]) -> Array:
-    """int32: how many are True. Rows are summed in float32, which is quicker on a CPU and exact below 2^24."""
+    """Returns the int32 number of True elements in all masks.
+
+    Rows are summed in float32, which is faster on a CPU and exact below 2^24.
+    """
     return sum((jnp.float32(mask).sum(axis=-1).astype(jnp.int32).sum() for mask in masks), jnp.int32(0))
 
 
 def are_largest_of_each(x: Array, count: Array) -> Array:
-    """`are_largest` for each x[i], one after another."""
+    """Returns the mask of `are_largest` for each x[i] separately."""
     return jax.lax.map(lambda one: are_largest([one], count)[0], x)

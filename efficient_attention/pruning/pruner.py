@@ -1,6 +1,6 @@
-"""The parameters that a model computes with, from those that are trained, scores and a step: one function for all.
+"""Masked parameters: one function from trained parameters, scores and the step to the model's parameters.
 
-Training calls its two parts: `choice` once a step, without gradient, and `masked` in each micro-batch.
+Training calls its two parts: `choice` once per step, without gradient, and `masked` in each micro-batch.
 """
 
 import dataclasses
@@ -17,23 +17,23 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.pruning.groups import ATTENTION, Group, Member, find_groups
 from efficient_attention.pruning.largest import are_largest, are_largest_of_each
 
-LEAST = 0.005  # share of a matrix that soft movement keeps whatever its scores are (Sanh et al. 2020, its code)
-PENALTY = 'prune_penalty'  # the name of a metric
-Arrays = dict[str, Array]  # by the path of a group
+LEAST = 0.005  # minimum share of a matrix that soft movement keeps (Sanh et al. 2020, its code)
+PENALTY = 'prune_penalty'  # name of a metric
+Arrays = dict[str, Array]  # by group path
 # The hard concrete distribution of Louizos et al. 2018 (arXiv 1712.01312, section 4.1): beta, gamma and zeta.
 TEMPERATURE, LOW, HIGH = 2.0 / 3.0, -0.1, 1.1
-START = 2.197  # of its scores: sigmoid is 0.9
-NO_DRAW = 1e-6  # how far uniform draws stay from 0 and 1
+START = 2.197  # initial score, whose sigmoid is 0.9
+NO_DRAW = 1e-6  # minimum distance of uniform samples from 0 and 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Pruner:
-    """How a run's parameters are masked.
+    """The pruner of a run: computes masked parameters from trained parameters, scores and the step.
 
     Args:
-        config: the method.
-        groups: what is kept or removed as one.
-        steps: of the whole run.
+        config: the pruning method.
+        groups: the entries that are kept or removed together.
+        steps: of the entire run.
     """
 
     config: PruneConfig
@@ -42,16 +42,19 @@ class Pruner:
 
     @property
     def settled_step(self) -> int:
-        """The first step from which on the share that is left stays; the last one where a penalty makes it fall."""
+        """The first step from which the kept share is constant.
+
+        With a penalty the share may fall until the last step, so the result is the last step.
+        """
         return self.steps if self.has_penalty else self.config.final_step(self.steps)
 
     @property
     def has_penalty(self) -> bool:
-        """Whether anything is added to the loss."""
+        """Whether the method adds a penalty to the loss."""
         return self.config.method in PENALISED
 
     def initial_scores(self, rng: Array) -> Any:
-        """The scores at step 0, a nested dict; None where the weights themselves are the scores."""
+        """Returns the scores at step 0, a nested dict; None if the weights are the scores."""
         method = self.config.method
         if method == 'magnitude':
             return None
@@ -64,19 +67,20 @@ class Pruner:
         return unflatten_dict({group.path: one for group, one in zip(self.groups, drawn, strict=True)}, sep='/')
 
     def fixed_scores(self, params: Any) -> Any:
-        """Scores of 'fixed': 1 at the entries that are not zero in these parameters, 0 at the others."""
+        """Returns the scores of 'fixed': 1 for entries that are not zero in these parameters, 0 for the others."""
         return unflatten_dict(
             {path: jnp.float32(sums > 0.0) for path, sums in self.magnitudes(params).items()}, sep='/'
         )
 
     def pruned(self, params: Any, scores: Any, step: Array | int) -> Any:
-        """The parameters that the model computes with after so many steps, in an evaluation."""
+        """Returns the masked parameters of an evaluation after `step` steps."""
         return self.masked(params, scores, self.choice(params, scores, step))
 
     def choice(self, params: Any, scores: Any, step: Array | int, rng: Array | None = None) -> Arrays:
-        """What no gradient flows into: the mask of each group, or what its gates draw; `rng` is that of the step.
+        """Returns the non-differentiable part of the masks: a mask per group, or for 'l0' uniform samples.
 
-        Without `rng`, in an evaluation, 'l0' draws nothing, and its mask is of the gates that are not 0.
+        `rng` is the PRNG key of the step. Without `rng`, in an evaluation, 'l0' samples nothing, and its mask is True
+        where a gate is not 0.
         """
         method = self.config.method
         if method == 'l0':
@@ -97,7 +101,7 @@ class Pruner:
         return self.largest_of_all(found, done)
 
     def masked(self, params: Any, scores: Any, choice: Mapping[str, Array]) -> Any:
-        """The parameters times their gates; differentiable in both arguments."""
+        """Returns the parameters times their gates, differentiable with respect to parameters and scores."""
         flat, found = by_path(params), by_path(scores)
         for group in self.groups:
             mask, score = choice[group.path], found.get(group.path)
@@ -114,14 +118,18 @@ class Pruner:
         return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], params)
 
     def gates_of(self, group: Group, member: Member, gates: Array) -> Array:
-        """What multiplies one kernel of a group: the gates of 'l0', which are no mask, one of them alone."""
-        is_gated = len(group.members) == 1 or member.way == 'rows'  # what a head or unit gives is read through these
+        """Returns the gates that multiply one kernel of a group.
+
+        The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
+        binary mask.
+        """
+        is_gated = len(group.members) == 1 or member.way == 'rows'  # these kernels read the output of a head or unit
         if self.config.method != 'l0' or is_gated:
             return gates
         return jnp.float32(jax.lax.stop_gradient(gates) > 0.0)
 
     def penalty(self, scores: Any, step: Array | int) -> Array:
-        """float32 []: what is added to the loss, once for the whole batch."""
+        """Returns the penalty, a float32 scalar added to the loss once for the full batch."""
         if not self.has_penalty:
             return jnp.float32(0.0)
         chance = chance_of_opening if self.config.method == 'l0' else jax.nn.sigmoid
@@ -129,7 +137,7 @@ class Pruner:
         return self.config.penalty * progress(self.config, self.steps, step) * jnp.stack(means).mean()
 
     def magnitudes(self, params: Any) -> Arrays:
-        """The sum of |W| over what belongs to each entry."""
+        """Returns the sum of |W| per entry of each group."""
         flat = by_path(params)
         return {
             group.path: sum(
@@ -140,26 +148,29 @@ class Pruner:
         }
 
     def share(self, group: Group) -> float:
-        """The share of a group that is kept at the end."""
+        """Returns the share of a group's entries that is kept at the end."""
         of_attention = self.config.keep_attention or self.config.keep
         return of_attention if group.kind == ATTENTION else self.config.keep
 
     def count(self, share: float, entries: int, done: Array) -> Array:
-        """How many of so many entries are kept when this part of the way to the share is done; at least 1.
+        """Returns the number of kept entries at progress `done`, from 0 to 1, towards the final share; at least 1.
 
-        At its end exactly so many, of which float32 on the way may miss one in ten million.
+        At `done` = 1 the number is exact. Earlier, float32 rounding may miss one in ten million.
         """
         kept = 1.0 - (1.0 - share) * done
         on_the_way = jnp.minimum(jnp.round(kept * entries).astype(jnp.int32), entries)
         return jnp.maximum(jnp.where(done < 1.0, on_the_way, round(share * entries)), 1)
 
     def largest(self, group: Group, scores: Array, done: Array) -> Array:
-        """The mask of the share of each layer's entries with the largest scores."""
+        """Returns a group's mask of the kept share of each layer's entries, selected by the largest scores."""
         count = self.count(self.share(group), group.entries, done)
         return are_largest_of_each(scores, count) if group.is_stacked else are_largest([scores], count)[0]
 
     def largest_of_all(self, scores: Mapping[str, Array], done: Array) -> Arrays:
-        """The masks of the share with the largest scores among the entries of all groups of as many weights."""
+        """Returns the masks of the entries with the largest scores, selected across groups.
+
+        Groups compete if they have equally many weights per entry and the same share.
+        """
         alike: dict[tuple[int, float], list[str]] = {}
         for group in self.groups:
             alike.setdefault((group.weights, self.share(group)), []).append(group.path)
@@ -171,14 +182,14 @@ class Pruner:
         return masks
 
     def above(self, group: Group, scores: Array, done: Array) -> Array:
-        """The mask of the entries whose sigmoid is above the threshold, and of the largest where these are too few."""
+        """Returns the mask of entries whose sigmoid exceeds the threshold, and of a minimum number of top scores."""
         is_above = jax.nn.sigmoid(scores) > self.config.threshold * done
         fewest = jnp.int32(max(round(LEAST * group.entries), 1))
         largest = are_largest_of_each(scores, fewest) if group.is_stacked else are_largest([scores], fewest)[0]
         return is_above | largest
 
     def kept(self, params: Any, scores: Any, step: Array | int) -> dict[str, Array]:
-        """The share of weights that are left of each kernel: float32 [N] of the layers, or [] where they share it."""
+        """Returns the kept share of each kernel's weights: float32 [N] per layer, or [] if layers share the kernel."""
         choice = self.choice(params, scores, step)
         shares: dict[str, Array] = {}
         for group in self.groups:
@@ -189,25 +200,32 @@ class Pruner:
 
 
 def by_path(tree: Any) -> Arrays:
-    """The arrays of a tree by their paths; none of None."""
+    """Returns the arrays of a tree by their paths; an empty dict for None."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int) -> Pruner | None:
-    """How parameters of these shapes are masked; None where they are not. Raises InputError as `find_groups`."""
+    """Returns the pruner for parameters of these shapes; None if pruning is off.
+
+    Raises:
+        InputError: as `find_groups`.
+    """
     return Pruner(config, find_groups(params, config, head_width), steps) if config.is_on else None
 
 
-# ---- what masked kernels are multiplied by, from scores, with the gradient that each method gives to its scores ----
+# ---- gates that multiply masked kernels, with each method's gradient for its scores ----
 
 
 def straight_through(mask: Array, scores: Array) -> Array:
-    """The mask as float32, whose gradient goes to the scores as it is (Bengio et al. 2013, arXiv 1308.3432)."""
+    """Returns the mask as float32, with a straight-through gradient to the scores.
+
+    Source: Bengio et al. 2013, arXiv 1308.3432.
+    """
     return jnp.float32(mask) + (scores - jax.lax.stop_gradient(scores))
 
 
 def hard_concrete(scores: Array, uniform: Array | None) -> Array:
-    """Gates in [0, 1], most of them at its ends; without draws those of an evaluation."""
+    """Returns gates in [0, 1], most of them at the ends; the deterministic gates of an evaluation without `uniform`."""
     if uniform is None:
         open_share = jax.nn.sigmoid(scores)
     else:
@@ -217,30 +235,30 @@ def hard_concrete(scores: Array, uniform: Array | None) -> Array:
 
 
 def chance_of_opening(scores: Array) -> Array:
-    """The probability that a gate of the hard concrete distribution is not 0."""
+    """Returns the probability that a gate of the hard concrete distribution is not 0."""
     return jax.nn.sigmoid(scores - TEMPERATURE * jnp.log(-LOW / HIGH))
 
 
 def uniform_draws(rng: Array, shape: tuple[int, ...]) -> Array:
-    """Numbers between 0 and 1, both excluded."""
+    """Returns uniform random numbers between 0 and 1, both excluded."""
     return jax.random.uniform(rng, shape, minval=NO_DRAW, maxval=1.0 - NO_DRAW)
 
 
-# ---- how far pruning has gone ----
+# ---- the pruning schedule ----
 
 
 def progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
-    """float32 from 0 to 1: what part of the way from nothing to the final share, threshold or penalty is done.
+    """Returns the float32 progress, from 0 to 1, of the schedule towards the final share, threshold or penalty.
 
-    1 - (1 - (step - begin) / (end - begin))^3, constant outside; with begin = end a jump. The cubic of Zhu and Gupta
-    2017 (arXiv 1710.01878, equation 1).
+    1 - (1 - (step - begin) / (end - begin))^3, constant outside; with begin = end a jump. The cubic schedule of Zhu and
+    Gupta 2017 (arXiv 1710.01878, equation 1).
 
     Args:
         config: `begin` and `end`, as shares of the run.
-        steps: of the whole run.
-        step: int32, steps that have been made.
+        steps: of the entire run.
+        step: int32, number of completed steps.
     """
-    begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)  # 0.29 * 100 is a little below 29
+    begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)  # rounded: 0.29 * 100 is below 29
     share = (jnp.float32(step) - begin) / max(end - begin, 1)
     rising = 1.0 - (1.0 - jnp.clip(share, 0.0, 1.0)) ** 3
     return jnp.where(jnp.asarray(step) >= end, 1.0, rising)

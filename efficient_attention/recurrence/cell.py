@@ -1,4 +1,4 @@
-"""What a recurrent cell promises, so that one scan serves them all.
+"""The interface of recurrent cells, so that one scan can run every cell.
 
 g counts the gates of a cell, each U wide.
 """
@@ -9,18 +9,18 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-# The arrays that a cell keeps from one position to the next, [B, U] each; the first is read by the recurrent product.
+# The state arrays that a cell passes from one position to the next, [B, U] each. The recurrent product reads the first.
 States = tuple[Array, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A learned array of a cell, which the module that holds the cell makes.
+    """A learned array of a cell, created by the module that owns the cell.
 
     Args:
-        shape: of dimension letters: 'U' the state's width, 'D' the input's, 'g' all gates together, one after another,
-            'b' likewise those with a bias.
-        fan_in: the letter whose size a matrix's initial values follow; '' = they are zero.
+        shape: dimension letters: 'U' state width, 'D' input width, 'g' all gates concatenated, 'b' all gates with a
+            bias concatenated.
+        fan_in: the letter whose size sets the scale of a matrix's initial values; '' = they are zero.
     """
 
     shape: str
@@ -33,22 +33,22 @@ class Cell:
 
     Args:
         name: in configs.
-        blocks: how many gates each input product has, which is [B, L, n U] for all positions at once. What reads a gate
-            alone is faster where its product is an array of its own.
-        states: how many arrays it keeps.
-        recurrent: gates of the product of its first state, the first ones; 0 = there is none.
-        operands: learned arrays by name: 'input' and 'bias' of the input products, 'recurrent' or 'diagonal' of the
-            state's and 'recurrent_bias' beside it, and what else `output` reads.
-        step: element-wise, from a position's gates [B, U] each, the recurrent products and the states before to those
-            after. The gates are input products, but for the first block where there are `scales`.
-        scales: of the gates of the first block, which `step` reads as tanh(scale (input + recurrent product)), all
-            computed at once: with 1/2 a sigmoid is (1 + gate) / 2. The recurrent products that it reads are those of
-            the other blocks.
-        scanned: how many blocks the step reads, the first ones; 0 = all.
-        biased: the first and the end of the gates that 'bias' is added to; None = all.
-        is_diagonal: whether the recurrent product is element-wise: one number for each unit instead of a matrix.
-        output: element-wise over all positions, from the products of all gates, the input [..., D], the states before
-            and after each position and the operands to what goes out [..., U]; None = the first state after.
+        blocks: number of gates n per input product; each product is [B, L, n U] for all positions at once. A gate that
+            is used separately is faster as a separate product.
+        states: number of state arrays.
+        recurrent: number of gates, from the first on, with a product of the first state; 0 = none.
+        operands: learned arrays by name: 'input' and 'bias' of the input products, 'recurrent' or 'diagonal' and
+            'recurrent_bias' of the recurrent product, and others that `output` reads.
+        step: element-wise function (gates, recurrent products, earlier states) -> new states, of arrays [B, U] at one
+            position. The gates are input products, except for the first block if there are `scales`.
+        scales: per gate of the first block, which `step` then reads as tanh(scale (input + recurrent product)),
+            computed for the full block at once. With scale 1/2, the sigmoid is (1 + gate) / 2. `step` then gets only
+            the other blocks' recurrent products.
+        scanned: number of blocks that the step reads, from the first on; 0 = all.
+        biased: first gate and exclusive end of the gates with 'bias'; None = all.
+        is_diagonal: whether the recurrent product is element-wise, with one number per unit instead of a matrix.
+        output: element-wise function over all positions (gate products, input [..., D], states before, states after,
+            operands) -> output [..., U]; None = the first state after each position.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Cell:
 
     @property
     def gates(self) -> int:
-        """The number of gates."""
+        """The number of gates in all blocks."""
         return sum(self.blocks)
 
     def parts(self, x: Array, units: int) -> tuple[Array, ...]:
-        """The blocks of an array whose last axis has the gates one after another, U each."""
+        """Splits an array, whose last axis concatenates all gates (U each), into the cell's blocks."""
         ends = [units * sum(self.blocks[:count]) for count in range(1, len(self.blocks))]
         return tuple(jnp.split(x, ends, axis=-1))

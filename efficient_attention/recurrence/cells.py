@@ -1,7 +1,7 @@
-"""The recurrent cells, and every cell by its name.
+"""The recurrent cells, and a table of all cells by name.
 
-A step reads the gates of a position, their recurrent products and the states before, and gives the states after. All of
-it is element-wise; the products are made in scan.py.
+A step maps a position's gates, recurrent products and earlier states to new states. Steps are element-wise; scan.py
+computes the products.
 """
 
 import functools
@@ -13,33 +13,35 @@ from jax import Array
 
 from efficient_attention.recurrence.cell import Cell, Operand, States
 
-SRU_SCALE = math.sqrt(3.0)  # of the input that goes past the cell: sqrt(1 + 2 exp(b_r)) for b_r = 0
+SRU_SCALE = math.sqrt(3.0)  # scale of the input that bypasses the cell: sqrt(1 + 2 exp(b_r)) for b_r = 0
 
 
 def tanh_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """The plain recurrent cell (Elman 1990): h = tanh(W x + b + U h + b')."""
+    """Returns the state of the plain recurrent cell (Elman 1990): h = tanh(W x + b + U h + b')."""
     del recurrent, states
     return gates
 
 
 def gru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """The gated recurrent unit in the form of torch and cuDNN: the reset gate multiplies the recurrent product.
+    """Returns the state of the gated recurrent unit in the form of torch and cuDNN.
 
-    r, z = sigma(W x + b + U h + b'), n = tanh(W x + b + r (U h + b')); h = (1 - z) n + z h'. Gates stand in the order
-    r, z, n. With b' = 0 it is nnx's `GRUCell`. In the first one (Cho et al. 2014, arXiv 1406.1078, equation 8) the
-    reset gate multiplies the state before its product: n = tanh(W x + U (r h)).
+    The reset gate multiplies the recurrent product: r, z = sigma(W x + b + U h + b'), n = tanh(W x + b + r (U h + b'));
+    h = (1 - z) n + z h'. Gates are in the order r, z, n. With b' = 0 it equals nnx's `GRUCell`. In the original unit
+    (Cho et al. 2014, arXiv 1406.1078, equation 8) the reset gate multiplies the state before its product: n = tanh(W x
+    + U (r h)).
     """
-    # Of arrays of their own: of one product's halves they took eight times as long, and the product's gain was less.
+    # r and z come from separate products. As halves of one product, this line took eight times as long, more than the
+    # joint product saved.
     r, z = (jnp.tanh(0.5 * (g + u)) for g, u in zip(gates[:2], recurrent[:2], strict=True))
     n = jnp.tanh(gates[2] + (0.5 + 0.5 * r) * recurrent[2])
     return (n + (0.5 + 0.5 * z) * (states[0] - n),)
 
 
 def lstm_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """h and c of long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+    """Returns h and c of the LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
-    i, f, o = sigma(W x + b + U h), g = tanh(W x + b + U h); c = f c' + i g; h = o tanh(c). Gates stand in the order
-    i, f, g, o, as in torch and in nnx's `OptimizedLSTMCell`; torch's two biases add up to this one.
+    i, f, o = sigma(W x + b + U h), g = tanh(W x + b + U h); c = f c' + i g; h = o tanh(c). Gates are in the order i, f,
+    g, o, as in torch and in nnx's `OptimizedLSTMCell`; this bias is the sum of torch's two biases.
     """
     del recurrent
     i, f, g, o = gates
@@ -48,7 +50,7 @@ def lstm_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: St
 
 
 def sru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """c of the simple recurrent unit (Lei et al. 2018, arXiv 1709.02755); see `sru`."""
+    """Returns the state c of the simple recurrent unit (Lei et al. 2018, arXiv 1709.02755); see `sru`."""
     f = jax.nn.sigmoid(gates[1] + recurrent[0] if recurrent else gates[1])
     return (gates[0] + f * (states[0] - gates[0]),)
 
@@ -62,23 +64,28 @@ def sru_output(
     *,
     has_state: bool,
 ) -> Array:
-    """h of all positions of the simple recurrent unit."""
+    """Returns the output h of the simple recurrent unit at all positions."""
     r = jax.nn.sigmoid(product[2] + operands['reset'][None, None] * before[0] if has_state else product[2])
     past = x if len(product) < 4 else product[3]
     return r * after[0] + (1 - r) * SRU_SCALE * past
 
 
 def sru(version: int, *, has_past: bool) -> Cell:
-    """The simple recurrent unit of a version.
+    """Returns the simple recurrent unit (SRU) of a version.
 
-    u0, u1, u2 = W x; f = sigma(u1 + v_f c' + b_f), r = sigma(u2 + v_r c' + b_r), c = f c' + (1 - f) u0; with c' the
-    state before, out goes r c + (1 - r) sqrt(3) x; u0 has no bias, and sqrt(3) is the paper's scale for gates without
-    one. In version 1 v_f and v_r are zero, as in its released code. No product of the state with a matrix is left: the
-    scan is element-wise, and all but c is computed for all positions at once.
+        u0, u1, u2 = W x
+        f = sigma(u1 + v_f c' + b_f)
+        r = sigma(u2 + v_r c' + b_r)
+        c = f c' + (1 - f) u0
+        h = r c + (1 - r) sqrt(3) x
+
+    c' is the state before; u0 has no bias; sqrt(3) is the paper's scale for gates without bias. In version 1, v_f and
+    v_r are zero, as in its released code. There is no product of the state with a matrix: the scan is element-wise, and
+    everything except c is computed for all positions at once.
 
     Args:
-        version: 1 = no gate reads the state | 2 = both do.
-        has_past: whether what goes past the cell is a product of the input, as widths differ, in place of the input.
+        version: 1 = no gate reads the state | 2 = both gates do.
+        has_past: whether a product of the input, instead of the input x, bypasses the cell, because widths differ.
     """
     operands = {'input': Operand('Dg', 'D'), 'bias': Operand('b')}
     if version == 2:
@@ -106,7 +113,7 @@ LSTM_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT}
 LSTM_SCALES = (0.5, 0.5, 1.0, 0.5)
 LSTM = Cell('lstm', (4,), states=2, recurrent=4, operands=LSTM_OPERANDS, step=lstm_step, scales=LSTM_SCALES)
 
-# name: the cell for inputs as wide as its state, and that for others; a new one is a line here
+# name: (cell for inputs as wide as its state, cell for other inputs); add a new cell here
 CELLS: dict[str, tuple[Cell, Cell]] = {
     'tanh': (TANH, TANH),
     'gru': (GRU, GRU),
@@ -117,7 +124,7 @@ CELLS: dict[str, tuple[Cell, Cell]] = {
 
 
 def cell_of(name: str, input_width: int, units: int) -> Cell:
-    """The cell of this name for inputs and states of these widths; raises ValueError for an unknown name."""
+    """Returns the cell of this name for inputs and states of these widths; raises ValueError for an unknown name."""
     if name not in CELLS:
         raise ValueError(f'unknown cell {name!r}; known: {", ".join(CELLS)}')
     return CELLS[name][input_width != units]

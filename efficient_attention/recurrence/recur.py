@@ -1,7 +1,7 @@
 """A recurrent cell over rows of vectors: one product for the inputs of all positions, then one scan.
 
-Text and padding: a position reads the state of those before it in its segment. Where a segment begins the state is
-zeros; padding, segment 0, leaves the state as it is and gives zeros, wherever it stands.
+A position reads the state of earlier positions in its segment. The state is zeros where a segment begins. Padding,
+segment 0, is allowed anywhere: it does not change the state, and its output is zeros.
 """
 
 from typing import NamedTuple
@@ -18,11 +18,11 @@ SPLIT = ('recurrent', 'recurrent_bias')  # operands with an axis of all gates
 
 
 class State(NamedTuple):
-    """What a cell keeps of the positions that it has read.
+    """The state of a recurrent cell after the positions read so far.
 
     Args:
         vectors: float32 [B, U] each.
-        segments_B: int32, of the last token that was no padding; 0 = there was none, and the vectors are not read.
+        segments_B: int32, segment of the last token that is not padding; 0 = no token yet, and the vectors are ignored.
     """
 
     vectors: States
@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 class LearnedCell(NamedTuple):
-    """A cell with the arrays that `cell.operands` names, for the widths D and U that `cells.cell_of` was given."""
+    """A cell with the arrays of `cell.operands`, for the widths D and U given to `cells.cell_of`."""
 
     cell: Cell
     operands: dict[str, Array]
@@ -41,7 +41,7 @@ class LearnedCell(NamedTuple):
         return self.operands['input'].shape[1] // self.cell.gates
 
     def by_block(self) -> dict[str, tuple[Array, ...]]:
-        """What the scan reads, the arrays of all gates split into those of blocks."""
+        """Returns the operands of the scan, with arrays of all gates split into blocks."""
         (cell, operands), units = self, self.units
         found = {name: cell.parts(operands[name], units) for name in SPLIT if name in operands}
         found |= {'diagonal': (operands['diagonal'],)} if 'diagonal' in operands else {}
@@ -52,15 +52,15 @@ class LearnedCell(NamedTuple):
         return found
 
     def input_products(self, x_LBD: Array) -> tuple[Array, ...]:
-        """Of all positions in x's dtype, [L, B, n U] for each block of n gates."""
+        """Returns the input products of all positions in x's dtype, [L, B, n U] per block of n gates."""
         kernels = self.cell.parts(self.operands['input'].astype(x_LBD.dtype), self.units)
-        if is_split('B'):  # joined axes of which one is split could only be gathered
+        if is_split('B'):  # joining a sharded axis with another would gather it
             return tuple(jnp.einsum('lbd,dg->lbg', x_LBD, kernel) for kernel in kernels)
         x_XD = jax.lax.collapse(x_LBD, 0, 2)
         return tuple((x_XD @ kernel).reshape(*x_LBD.shape[:2], -1) for kernel in kernels)
 
     def empty_state(self, rows: int) -> State:
-        """The state before any token."""
+        """Returns the recurrent state before the first token."""
         return State((jnp.zeros((rows, self.units)),) * self.cell.states, jnp.zeros(rows, jnp.int32))
 
 
@@ -74,24 +74,24 @@ def recur(
     state_mask_BU: Array | None = None,
     chunk: int = 0,
 ) -> tuple[Array, State]:
-    """What the cell gives at each position, [B, L, U] in x's dtype, and its state after the last one.
+    """Returns the cell's output at each position, [B, L, U] in x's dtype, and its final state.
 
     Args:
         learned: the cell.
         x_BLD: inputs.
-        segments_BL: 0 = padding, 1, 2, ... = packed texts; None = all are one text.
-        state: of what was read before; a text goes on from it where its segment is the state's.
-        is_reversed: whether each position reads those after it instead of those before.
-        state_mask_BU: multiplies the state where the recurrent product reads it, the same at each position: dropout on
-            the state (Gal & Ghahramani 2016, arXiv 1512.05287).
-        chunk: positions whose products and states are kept for gradients at a time, those of others being computed
-            again; 0 = of all.
+        segments_BL: 0 = padding; 1, 2, ... = packed texts; None = all positions are one text.
+        state: of earlier positions; a text continues from it if its segment equals the state's segment.
+        is_reversed: whether each position reads later positions instead of earlier ones.
+        state_mask_BU: multiplies the state where the recurrent product reads it, equal at all positions: state dropout
+            (Gal & Ghahramani 2016, arXiv 1512.05287).
+        chunk: number of positions whose products and states are stored at a time for gradients; the rest is recomputed.
+            0 = store all positions.
     """
     begins_at_zero = segments_BL is None and state is None
     state = learned.empty_state(len(x_BLD)) if state is None else state
     if begins_at_zero:
         state = state._replace(segments_B=jnp.ones_like(state.segments_B))
-    elif segments_BL is None:  # of the state's text
+    elif segments_BL is None:  # continue the state's text
         segments_BL = jnp.broadcast_to(jnp.maximum(state.segments_B, 1)[:, None], x_BLD.shape[:2])
     if is_reversed:
         x_BLD, segments_BL = x_BLD[:, ::-1], None if segments_BL is None else segments_BL[:, ::-1]
@@ -108,9 +108,9 @@ def recur_from_product(
     state: State,
     state_mask_BU: Array | None = None,
 ) -> tuple[Array, State]:
-    """As `recur`, from the product of the inputs with the operand 'input', or anything else in its place, [B, L, g U].
+    """Returns the results of `recur` from a given product [B, L, g U] instead of the inputs' product with 'input'.
 
-    Of the inputs themselves it reads what goes past the cell (SRU).
+    The inputs `x_BLD` are used only where they bypass the cell (SRU).
     """
     products = learned.cell.parts(product_BLX.swapaxes(0, 1), learned.units)
     return _run_products(learned, products, x_BLD.swapaxes(0, 1), segments_BL, state, state_mask_BU)
@@ -148,7 +148,7 @@ def _in_chunks(
 def _run(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
-    """Without segments the rows go on with the state's texts, and have no padding."""
+    """Returns the output and the state after it; `None` segments mean one text per row, without padding."""
     x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
     return _run_products(learned, learned.input_products(x_LBD), x_LBD, segments_BL, state, state_mask_BU)
 
@@ -181,7 +181,7 @@ def _run_products(
 
 
 def _segments_before(segments_BL: Array, newest_B: Array) -> tuple[Array, Array]:
-    """The segment of the last token before each position that is no padding, and that of the last of all."""
+    """Returns the segment of the last token before each position, and of the last token of all; padding is skipped."""
     segments = jnp.concatenate([newest_B.astype(segments_BL.dtype)[:, None], segments_BL], axis=1)
     places = jnp.where(segments != 0, jnp.arange(segments.shape[1])[None], 0)
     newest = jnp.take_along_axis(segments, jax.lax.cummax(places, axis=1), axis=1)

@@ -1,12 +1,13 @@
-"""The scan over positions, and its gradient, of which all that is a sum over positions is one product afterwards.
+"""The scan of a recurrent cell over positions, with a gradient that uses one product per sum over positions.
 
-A gradient by JAX alone adds the outer product of each position to that of the recurrent matrix, one after another, and
-so reads and writes this matrix at each position. Here the scan of the backward pass leaves the gradient of the
-recurrent products of all positions, and one product makes the matrix's gradient of it.
+JAX's automatic gradient adds an outer product to the recurrent matrix's gradient at every position. It reads and writes
+this matrix every time. Here the backward scan stores the gradients of all recurrent products. One product then computes
+the matrix's gradient.
 
-A function of a slice of an array in a loop is not vectorised on a CPU. So where a cell's gates come of one product, the
-tanh of all of them is computed at once, and split afterwards; the scan keeps these gates rather than their sums. And
-matrices are multiplied as matrices, unless devices share the rows: a sum over two axes would be preceded by copies.
+A CPU does not vectorise functions of array slices inside a loop. If a cell's gates come from one product, their tanh is
+therefore computed at once and split afterwards; the scan stores these gates instead of their sums. Matrices are
+multiplied with rows and positions joined into one axis, unless rows are sharded. A sum over two axes would copy the
+operands first.
 """
 
 import functools
@@ -19,16 +20,16 @@ from jax import Array
 from efficient_attention.attention.device_mesh import is_split
 from efficient_attention.recurrence.cell import Cell, States
 
-Blocks = tuple[Array, ...]  # an array for each block of gates
+Blocks = tuple[Array, ...]  # one array per block of gates
 Learned = dict[str, Blocks]
 
 
 class Fixed(NamedTuple):
-    """What steers the scan and has no gradient.
+    """The inputs of the scan without gradients: text starts, padding, state dropout.
 
     Args:
-        begins_LB: where the state before is not read, as a text begins; None = nowhere.
-        holds_LB: where the state stays as it is; None = nowhere.
+        begins_LB: where a text begins, so that the state before is ignored; None = nowhere.
+        holds_LB: where the state does not change; None = nowhere.
         state_mask_BU: multiplies the first state where the recurrent product reads it; None = ones.
     """
 
@@ -37,60 +38,60 @@ class Fixed(NamedTuple):
     state_mask_BU: Array | None = None
 
     def read(self, states: States) -> States:
-        """The states as positions read them, for all positions at once or in the scan for one."""
+        """Returns the states with zeros where a text begins, for all positions or for one position of the scan."""
         if self.begins_LB is None:
             return states
         return tuple(jnp.where(self.begins_LB[..., None], 0.0, one) for one in states)
 
     def masked(self, state: Array) -> Array:
-        """A state, or those of all positions, as the recurrent product reads it."""
+        """Returns the state of one or of all positions with dropout, for the recurrent product."""
         if self.state_mask_BU is None:
             return state
         return state * (self.state_mask_BU if state.ndim == 2 else self.state_mask_BU[None])
 
     def chosen(self, held: States, moved: States) -> States:
-        """The first where a state is held, the second elsewhere."""
+        """Returns `held` where the state does not change, `moved` elsewhere."""
         if self.holds_LB is None:
             return moved
         holds = self.holds_LB[..., None]
         return tuple(jnp.where(holds, old, new) for old, new in zip(held, moved, strict=True))
 
     def scanned(self) -> tuple[Array | None, Array | None]:
-        """What the scan takes position by position."""
+        """Returns the arrays that the scan slices per position."""
         return self.begins_LB, self.holds_LB
 
     def at(self, position: tuple[Array | None, Array | None]) -> 'Fixed':
-        """For one position of the scan."""
+        """Returns these inputs for one position of the scan."""
         return Fixed(*position, self.state_mask_BU)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: Fixed) -> States:
-    """The states after each position, float32 [L, B, U] each.
+    """Returns the recurrent states after each position, float32 [L, B, U] each.
 
     Args:
-        cell: whose states they are.
+        cell: the recurrent cell.
         products: input products of the blocks that the step reads, at all positions, [L, B, n U] each.
-        learned: by block 'bias' of the input products, [n U]; 'recurrent' [U, n U], or of a diagonal cell 'diagonal'
-            [U], and 'recurrent_bias' [n U]: those that it has.
+        learned: operands by block, if the cell has them: 'bias' [n U] of the input products; 'recurrent' [U, n U], or
+            'diagonal' [U] for a diagonal cell; 'recurrent_bias' [n U].
         start: the states before the first position.
-        fixed: where texts begin and padding stands.
+        fixed: text starts, padding and state dropout.
     """
     return _forward(cell, products, learned, start, fixed)[0]
 
 
 def states_before(fixed: Fixed, start: States, after: States) -> States:
-    """The states that each position reads, [L, B, U] each, from those after each."""
+    """Returns the states that each position reads, [L, B, U] each, from the states after each position."""
     before = (jnp.concatenate([one[None], later[:-1]]) for one, later in zip(start, after, strict=True))
     return fixed.read(tuple(before))
 
 
 class Gates(NamedTuple):
-    """What a cell's step reads at a position.
+    """The inputs of a cell's step at one position.
 
     Args:
-        activated: of the first block, tanh(scale (input + recurrent product)), [B, n U]; None where a cell has no
-            scales, and the first block is as the others.
+        activated: the first block, tanh(scale (input + recurrent product)) [B, n U]; None if the cell has no scales, so
+            that the first block is like the others.
         products: input products of the other blocks, with their biases.
         recurrent: recurrent products of the other blocks.
     """
@@ -100,7 +101,7 @@ class Gates(NamedTuple):
     recurrent: Blocks
 
     def after(self, cell: Cell, read: States) -> States:
-        """The states after the position."""
+        """Returns the recurrent states after this position."""
         first = () if self.activated is None else tuple(jnp.split(self.activated, cell.blocks[0], axis=-1))
         return cell.step((*first, *self.products), self.recurrent, read)
 
@@ -122,7 +123,7 @@ def _forward(cell: Cell, products: Blocks, learned: Learned, start: States, fixe
 def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
     products, like, learned, start, fixed, after, (activated, recurrent) = kept
     before, dtype, first = states_before(fixed, start, after), like.dtype, len(cell.scales) and 1
-    # Turned here, not at each position.
+    # Transposed once, not at every position.
     turned = jax.lax.optimization_barrier(tuple(kernel.T for kernel in learned.get('recurrent', ())))
 
     def step(later: States, one: tuple) -> tuple[States, tuple[Blocks, Blocks]]:
@@ -153,7 +154,7 @@ states_of.defvjp(_forward, _backward)
 
 
 def _with_bias(products: Blocks, learned: Learned, first: int = 0) -> Blocks:
-    """float32 input products of a position, of the blocks from number `first` on."""
+    """Returns float32 input products of a position with biases, for blocks from number `first` on."""
     if 'bias' not in learned:
         return tuple(one.astype(jnp.float32) for one in products)
     pairs = zip(products, learned['bias'][first:], strict=True)
@@ -168,12 +169,12 @@ def _gates(cell: Cell, products: Blocks, recurrent: Blocks, units: int) -> Gates
 
 
 def _scales(cell: Cell, units: int) -> Array:
-    """Of the gates of the first block, [1, n U]."""
+    """Returns the scales of the first block's gates, [1, n U]."""
     return jnp.repeat(jnp.asarray(cell.scales, jnp.float32), units)[None]
 
 
 def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jnp.dtype) -> Blocks:
-    """float32; products of matrices are of numbers in `dtype`."""
+    """Returns float32 recurrent products; matrix products multiply numbers in `dtype`."""
     if cell.is_diagonal:
         return tuple(state_BU * one[None] for one in learned.get('diagonal', ()))
     products = (
@@ -186,7 +187,7 @@ def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jn
 
 
 def _transposed_products(cell: Cell, learned: Learned, turned: Blocks, of_recurrent: Blocks, dtype: jnp.dtype) -> Array:
-    """The gradient of the state that the recurrent products read; `turned` are their matrices, transposed."""
+    """Returns the gradient of the state read by the recurrent products; `turned` has the transposed matrices."""
     if cell.is_diagonal:
         each = [of * one[None] for of, one in zip(of_recurrent, learned['diagonal'], strict=True)]
     else:
@@ -211,12 +212,12 @@ def _gradients_of_recurrent(
 
 
 def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
-    """float32 [U, G], the sum of outer products over positions and rows.
+    """Returns the sum of outer products over positions and rows, float32 [U, G].
 
-    Joined axes of which a mesh splits one could only be gathered; where none is split they are faster.
+    The faster form joins both axes. Joining a sharded axis would gather it, so sharded rows use the other form.
     """
     if is_split('B'):
         return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
     x_XU, y_XG = jax.lax.collapse(x_LBU, 0, 2), jax.lax.collapse(y_LBG, 0, 2)
-    x_UX = jax.lax.optimization_barrier(x_XU.T)  # a product that turns it on the way takes a CPU a fifth longer
+    x_UX = jax.lax.optimization_barrier(x_XU.T)  # a product that transposes its operand takes a fifth longer on a CPU
     return jnp.matmul(x_UX, y_XG, preferred_element_type=jnp.float32)

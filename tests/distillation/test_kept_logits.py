@@ -57,7 +57,7 @@ def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
     shutil.rmtree(Path(run.config.distill.cache, 'teachers'), ignore_errors=True)  # of a test that ran before
     kept = kept_of(run, lines.append)
     assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
-    assert len(lines) == 1 and lines[0].startswith('the teacher reads 160 training rows once')
+    assert len(lines) == 1 and lines[0].startswith('the teacher computes the logits of 160 training rows once')
     for batch in run.task.training_batches(18, 21, 0, 1):
         added = kept.add(batch)
         assert_close(added['teacher_logits'], run.on_devices(batch)['teacher_logits'])
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_named(run: Run):
     file = Path(kept.logits.filename)
     file.unlink()  # what is mapped stays
     file.write_bytes(b'no numbers')
-    with pytest.raises(InputError, match=rf'{file} cannot be read .*; remove it'):
+    with pytest.raises(InputError, match=rf'{file} cannot be read .*; delete it'):
         kept_of(run)
     file.unlink()
 

@@ -212,7 +212,7 @@ def test_the_state_that_is_saved_has_no_teacher(unbroken: Path):
             'ids stand for other pieces',
         ),
         ({'max_length': 12}, {}, 'has 12 positions; data.length is 16'),
-        ({'words': WORDS[:-2], 'vocab_size': 16}, {}, 'has a table of 16 tokens; the rows have 18'),
+        ({'words': WORDS[:-2], 'vocab_size': 16}, {}, 'has a table of 16 tokens; this run needs 18'),
         (
             {},
             {'train.start_layers': '1,2,3', 'train.start_from': '{teacher}'},

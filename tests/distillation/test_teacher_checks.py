@@ -71,15 +71,15 @@ def test_heads_without_soft_targets_or_rows_of_their_own(tmp_path: Path):
     with pytest.raises(InputError, match="distill.soft is 1.0; head.kind 'multi_hop' has no soft targets"):
         check_student(dataclasses.replace(config, head=multi_hop))
     inside = config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES, **{'distill.hidden': 1.0})
-    with pytest.raises(InputError, match='distill.hidden needs one row a text; head.sentence_layers makes a row'):
+    with pytest.raises(InputError, match='distill.hidden needs one row per text; head.sentence_layers makes one row'):
         check_student(inside)
 
 
 @pytest.mark.parametrize(
     'made, fields, message',
     [
-        (GLOBAL, PLAIN, 'has global tokens, and the rows of a student without them mark none'),
-        (GLOBAL, OF_STUDENT | {'model.global_tokens': 2}, 'has places for 1 global tokens; model.global_tokens is 2'),
+        (GLOBAL, PLAIN, 'has global tokens, but the rows of a student without them mark none'),
+        (GLOBAL, OF_STUDENT | {'model.global_tokens': 2}, 'supports at most 1 global tokens; model.global_tokens is 2'),
         (
             {'labels': ('LABEL_0', 'LABEL_1')},
             {},
@@ -98,7 +98,7 @@ def test_a_head_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
     towers = dataclasses.replace(config, head=dataclasses.replace(config.head, kind='towers', transform='relu'))
     monkeypatch.setattr('efficient_attention.tasks.fine_tuning.check_head', lambda *_: None)
-    assert_refused(towers, "head.kind is 'sequence'; that of the student is 'towers'")
+    assert_refused(towers, "head.kind is 'sequence'; the student has 'towers'")
     alone = dataclasses.replace(towers, distill=dataclasses.replace(towers.distill, soft=0.0, hidden=1.0))
     assert build_run(alone).teacher is not None  # whose head nothing reads
     assert_refused(
@@ -122,7 +122,7 @@ def test_masked_models(tmp_path: Path):
     with pytest.raises(InputError, match='^distill.teacher there has no masked-LM head, which distill.soft'):
         check_outputs(config, Path('there'), classifier)
     masked = open_pretrained(write_teacher(tmp_path / 'masked', labels=()))
-    with pytest.raises(InputError, match='has 18 logits a word; model.vocab_size is 70$'):
+    with pytest.raises(InputError, match='has 18 logits per word; model.vocab_size is 70$'):
         check_outputs(config, Path('there'), masked)
     alike = dataclasses.replace(masked, model=dataclasses.replace(masked.model, vocab_size=70, max_length=64))
     check_outputs(config, Path('there'), alike)
@@ -171,5 +171,5 @@ def test_a_teacher_without_a_tokenizer_is_a_warning(
 ):
     task, pretrained = SimpleNamespace(vocabulary=vocabulary), SimpleNamespace(tokenizer=tokenizer)
     warn_of_unknown_pieces(task, Path('there'), pretrained)  # type: ignore[arg-type]
-    said = ['the teacher there has no tokenizer file: its ids are taken for those of this run']
+    said = ['the teacher there has no tokenizer file: assuming that its token ids equal those of this run']
     assert caplog.messages == (said if warns else [])

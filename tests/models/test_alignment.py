@@ -53,5 +53,5 @@ def test_a_decoder_without_attention_has_no_weights():
         initial_state='copy',
     )  # fmt: skip
     model = nnx.merge(*drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
-    with pytest.raises(InputError, match="^model.source_reading is 'state': no attention to the source, no weights"):
+    with pytest.raises(InputError, match="^model.source_reading is 'state': the decoder does not attend to the source"):
         jax.eval_shape(lambda: cross_weights(model.decoder, TOKENS, ONES, model.encode(SOURCE, SEGMENTS)))

@@ -230,9 +230,7 @@ def test_lsh_is_refused_in_one_line():
 def test_a_compressed_memory_is_not_read_token_by_token():
     xl = {'relative': 'transformer_xl', 'rotary': False, 'memory_length': 6}
     decoder = nnx.merge(*decoder_of(**xl, compression='mean', compressed_length=4))
-    with pytest.raises(
-        InputError, match='^model.compressed_length is 4; it must be 0 where text is made token by token'
-    ):
+    with pytest.raises(InputError, match='^model.compressed_length is 4; it must be 0 for token-by-token generation'):
         CachedDecoder(decoder, 8)
 
 

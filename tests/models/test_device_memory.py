@@ -72,7 +72,7 @@ def test_rows_are_spread_over_the_mesh_but_not_over_tensor(mesh: MeshConfig, is_
 def test_what_does_not_fit_is_one_line():
     mesh = make_mesh(MeshConfig())
     check_fits(mesh, {'parameters': 1000, 'rows': 1000})
-    line = r'the run needs at least 2.0 EiB on each device \(parameters 1.0 EiB, rows 1.0 EiB\), and there are '
+    line = r'the run needs at least 2.0 EiB on each device \(parameters 1.0 EiB, rows 1.0 EiB\), but a device has '
     with pytest.raises(InputError, match=line):
         check_fits(mesh, {'parameters': 2**60, 'rows': 2**60})
 
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_one_line():
 def test_what_the_host_has_no_room_for_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device_memory, 'host_memory', lambda: 2**30)
     check_host_fits(2**30, 'its tensors')
-    with pytest.raises(InputError, match=r'^its tensors take 2.0 GiB, and there are 1.0 GiB$'):
+    with pytest.raises(InputError, match=r'^its tensors take 2.0 GiB, but this host has 1.0 GiB$'):
         check_host_fits(2**31, 'its tensors')
 
 

@@ -266,7 +266,7 @@ def test_half_precision_is_near_single_precision():
 
 def test_layers_that_do_not_read_the_source_have_no_taps():
     decoder = nnx.merge(*parts_of('bahdanau')).decoder
-    line = "^model.source_reading is 'before'; layers have taps where it is 'layers' or 'state'$"
+    line = "^model.source_reading is 'before'; layer activations are available only for 'layers' and 'state'$"
     with pytest.raises(InputError, match=line):
         decoder.tapped(*ARRAYS[2:])
     with pytest.raises(InputError, match=line):
