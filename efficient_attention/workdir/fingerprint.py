@@ -1,4 +1,4 @@
-"""Fingerprints, nested dicts of what decides a run's numbers, and how one run's differs from another's."""
+"""Fingerprints: nested dicts of everything that decides a run's results, and their comparison between runs."""
 
 import fnmatch
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError
 
-TEACHER = 'teacher'  # the SHA-256 of a teacher's parameters, which the use of what was trained does not need
+TEACHER = 'teacher'  # the SHA-256 of a teacher's parameters; not compared when a trained student is used
 ADVICE = 'name a new --workdir, or give the old value'
 
 

@@ -261,7 +261,7 @@ def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbrok
     train(tiny_config(folder, **MESH), unbroken)
     said = capfd.readouterr().err
     assert f'{unbroken}/metrics.jsonl has 2 lines of the steps so far, and had 8: the rest' in said
-    assert f'{unbroken}/metrics.jsonl: what cannot be used is left out: line 3: not JSON' in said
+    assert f'{unbroken}/metrics.jsonl: unusable lines are ignored: line 3: not JSON' in said
     assert f'{unbroken}: tokenizer.json is not what was written; it is written anew' in said
     assert (unbroken / 'tokenizer.json').read_bytes() == tokenizer
     (unbroken / 'metrics.jsonl').write_text(before, encoding='utf-8')
