@@ -1,4 +1,4 @@
-"""Transformers that are efficient in time, memory and parameters, in JAX and Flax NNX.
+"""Transformers that are cheap in time, memory and parameters, in JAX and Flax NNX.
 
 Dimension letters, used in array names, einsum strings and annotations:
 
@@ -13,9 +13,9 @@ A lower-case letter is local to its file, such as the positions within a chunk. 
 letter h counts the H / G query heads that share a key head. The file's docstring names every other local letter. P also
 counts the distances of a relative term.
 
-These names have no letters: scalars, random keys (one, or one per row), and arrays of any shape ('...' in their
-annotation). Arrays that keep the argument names of `attend` and `Relative` have none either: query [B, L, H, K], key and
-value [B, M, G, K], bias, segments, positions, table, additive [H, K] and centres [B, L, H].
+Names without letters: scalars, random keys (one, or one per row) and arrays of any shape ('...' in their annotation).
+Arguments of `attend` and `Relative` also keep their names: query [B, L, H, K], key and value [B, M, G, K], bias,
+segments, positions, table, additive [H, K] and centres [B, L, H].
 """
 
 import importlib

@@ -131,7 +131,7 @@ def _one_line(path: Path, partial: Path) -> Iterator[None]:
     except OSError as error:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         if names and not any(name == str(path) or name.startswith(str(partial)) for name in names):
-            raise  # belongs to a file that is read meanwhile
+            raise  # the error concerns another file, which the block was reading
         raise cannot_be_written(path, error) from None
 
 

@@ -133,7 +133,7 @@ def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValu
             getattr(value, 'to_dict', None)  # a config that could not be opened raises at its first access
     except flags.Error as error:
         said, name = in_plain_words(_without_traceback(str(error))), getattr(error, 'flagname', '')
-        is_field = 'config' in options and '.' in name  # only for an unknown flag
+        is_field = 'config' in options and '.' in name  # only an error about an unknown flag has a `flagname`
         raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
         said, plain = one_line(error), in_plain_words(one_line(error))

@@ -120,7 +120,7 @@ def _binds_get_config(tree: ast.Module) -> bool:
 
 
 def _argument_of(tree: ast.Module) -> str:
-    """Returns the first argument of `get_config`, which follows a colon after the file's name, and its default; '' = none."""
+    """Returns name and default of `get_config`'s first argument, which follows a colon after the path; '' = none."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
     if not defined:
         return ''

@@ -8,7 +8,7 @@ from absl import flags
 
 from efficient_attention.errors import InputError
 
-flags.disclaim_key_flags()  # --help lists a flag under the command that defines it through this file
+flags.disclaim_key_flags()  # --help then lists these flags under the calling command, not under this module
 
 
 class PathParser(flags.ArgumentParser):

@@ -10,7 +10,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.processes.hosts import among_hosts, join_cluster, join_hosts
 from efficient_attention.processes.meeting import Facts, Place
 
-flags.disclaim_key_flags()  # --help lists a flag under the command that defines it through this file
+flags.disclaim_key_flags()  # --help then lists these flags under the calling command, not under this module
 
 PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
 

@@ -1,1 +1,1 @@
-"""Plans a training run: computes the cost of a step from the program compiled for given devices, without the devices."""
+"""Plans a training run: computes the cost of a step from its compiled program, without having the devices."""

@@ -37,7 +37,7 @@ def cost_of(program: Program) -> Cost:
 
 
 def flops_of(run: Executed) -> float:
-    """Returns the FLOPs of a matrix product (a convolution in the TPU compiler's programs); 0 for other instructions."""
+    """Returns the FLOPs of a matrix product, on TPUs written as a convolution; 0 for other instructions."""
     instruction = run.instruction
     if instruction.opcode not in ('dot', 'convolution'):
         return 0.0

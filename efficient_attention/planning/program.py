@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def bytes(self) -> float:
-        """The bytes without padding."""
+        """The array's bytes, without padding."""
         return math.prod(self.sizes) * width_of(self.dtype)
 
 
@@ -44,7 +44,7 @@ class Instruction:
 
     name: str
     opcode: str
-    shapes: tuple[Shape, ...]  # of the result; several if it is a tuple
+    shapes: tuple[Shape, ...]  # shapes of the result; several if it is a tuple
     operands: tuple[str, ...]
     attributes: str  # the text after the operands; for a constant or parameter, it begins with the value in brackets
 
@@ -69,7 +69,7 @@ class Executed:
     instruction: Instruction
     computation: Computation
     times: int
-    name: str  # of the computation
+    name: str  # name of the computation
     scope: str  # the main computation, loop body or branch that contains the instruction, directly or within a fusion
 
     @property

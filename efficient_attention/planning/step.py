@@ -32,7 +32,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
+        """The bytes of all parts together."""
         return sum(dataclasses.astuple(self))
 
     @property

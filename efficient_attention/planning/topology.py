@@ -50,7 +50,7 @@ class Topology:
     """A number of devices of one kind, and how they are connected."""
 
     kind: str  # 'v5e', 'v5p', 'v6e', 'h200' or 'cpu'
-    shape: tuple[int, ...]  # of a TPU's torus; otherwise the number of devices
+    shape: tuple[int, ...]  # sizes of a TPU's torus; otherwise (number of devices,)
 
     @property
     def count(self) -> int:

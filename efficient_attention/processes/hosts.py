@@ -82,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if not watch.number:  # otherwise the run ends as without the stop
+    if not watch.number:  # after a stop signal, the run ends as without it
         watch.enter(stage)
 
 

@@ -11,7 +11,7 @@ import time
 VARIABLE = 'EFFICIENT_ATTENTION_PHASES'
 IMPORTS = 'imports'
 PREPARATION = 'preparation'
-RESTORING = 'restoring'  # or initialising the first state; files of a killed process are removed before
+RESTORING = 'restoring'  # also initialising the first state; begins with the removal of a killed process's files
 COMPILATION = 'compilation'  # includes the first step
 INPUT = 'input'  # loading a step's batch
 STEP = 'step'

@@ -56,7 +56,7 @@ class StopWatch:
 
     def __init__(self, leave: Callable[[int], Any] = os._exit) -> None:
         self.stage = Stage.NOTHING_TO_SAVE
-        self.number = 0  # of the signal that requested the stop; 0 = none
+        self.number = 0  # number of the signal that requested the stop; 0 = none
         self._leave = leave
         self._since = 0.0  # when the stop, or the stage, began
         self._came = 0.0  # when the stop came
@@ -96,7 +96,7 @@ class StopWatch:
 
     @contextlib.contextmanager
     def rescue(self, save: Callable[[], int]) -> Iterator[None]:
-        """Lets the thread call `save` and exit with its code, if the block does not end within UNANSWERED seconds of a stop.
+        """Makes the thread call `save` and exit with its code, if a stop does not end the block in UNANSWERED seconds.
 
         Has an effect only during stage SAVING.
         """

@@ -80,7 +80,10 @@ class Watchdog:
         phases.note_phase(PHASES[doing], step)
 
     def look(self) -> None:
-        """Adds the time since the last call, at most two ticks, and ends the process if the total exceeds the limit."""
+        """Adds the time since the last call to the time without progress; ends the process if the sum exceeds the limit.
+
+        Each call adds at most two ticks (`seconds` / TICKS), so that a pause of the whole machine hardly counts.
+        """
         now = self._clock()
         passed, self._looked = min(now - self._looked, 2 * self._tick), now
         notes, step, doing = self._noted

@@ -19,7 +19,7 @@ LEAST_SCALE = 1e-3  # the least rms of a parameter in its update, so that a para
 
 
 def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
-    """Returns Adafactor's updates before the learning rate; each update is relative to the size of its parameter.
+    """Returns Adafactor's transformation without the learning rate; each update is relative to its parameter's size.
 
     Args:
         stacked: as in `make_optimizer`; each layer of these parameters is scaled as a separate parameter.

@@ -57,8 +57,8 @@ class GuardedRun:
     """A run with a claimed workdir, ready for its next step."""
 
     run: Run
-    state: TrainState  # of the newest checkpoint, or of a new run
-    evaluations: list[dict[str, Any]]  # of all steps up to this state
+    state: TrainState  # state of the newest checkpoint, or of a new run
+    evaluations: list[dict[str, Any]]  # evaluations of all steps up to this state
     patience: Patience  # counts these evaluations
     interval: Interval  # metrics summed since the last line of the log
     checkpoints: Checkpoints
@@ -106,7 +106,7 @@ def guarded_run(
     check_best_metric(run)
     run.task.prepare_training()  # before the workdir is claimed: bad training data should leave no workdir behind
     if not is_begun:
-        start.read_mask(run)  # a bad mask, too, should leave no workdir behind
+        start.read_mask(run)  # before the claim: a bad mask should leave no workdir behind
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))

@@ -57,7 +57,7 @@ class InitialParams:
     """The source of the parameters at step 0; a checkpoint is opened on first use, at most once."""
 
     def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
-        """`pretrained`: the checkpoint of `train.start_from`, if already open."""
+        """Sets the config; `pretrained` is the checkpoint of `train.start_from`, if already open."""
         self.config, self._open = config, pretrained
         self._mask: Any = None
 

@@ -36,7 +36,7 @@ OF_BESIDE = f'^{BESIDE}/'
 # Adam's eps for pruning scores. The penalty's gradient at one score is tiny: for L0 it starts at 2e-7 in a model of
 # 10.6 million weights. 1e-8, used by Sanh et al. (arXiv 2005.07683), is far below that gradient.
 EPS_OF_SCORES = 1e-8
-DECAY = 0.999  # of running means, per step
+DECAY = 0.999  # decay of running means, per step
 SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, trained with the learning rate of a head
 
 

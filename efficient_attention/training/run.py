@@ -128,7 +128,7 @@ def build_run(
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
     check_fits(mesh, needed)  # fails early, before data are prepared
     if config.distill.is_on and examples is None:
-        checked_teachers(config)  # also before data are prepared
+        checked_teachers(config)  # also fails early, before data are prepared
     run = lay_out(config, mesh, make_task(config, examples))
     if run.teacher is not None:
         needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}

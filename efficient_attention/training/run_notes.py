@@ -4,7 +4,7 @@ from efficient_attention.config.prune import PENALISED, WEIGHT
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
-FEW_STEPS = 20  # of a pruning schedule; fewer steps cause a note
+FEW_STEPS = 20  # a pruning schedule of fewer steps causes a note
 # Share of the weights that one step prunes. At 0.0042, movement pruning fell to a constant answer
 # (docs/compression.md). Sanh et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
 FAST_PRUNING = 0.001
@@ -56,7 +56,7 @@ def movement_note(config: RunConfig) -> list[str]:
     if prune.method != 'movement' or WEIGHT not in (prune.attention, prune.feed_forward):
         return []
     between = max(prune.final_step(steps) - round(prune.begin * steps), 1)
-    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)  # of the cubic schedule, at its beginning
+    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)  # the cubic schedule is steepest at its beginning
     if steepest <= FAST_PRUNING:
         return []
     return [

@@ -27,8 +27,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     All schedules rise linearly, peak * step / warmup_steps, while step < warmup_steps. After that, with
     progress = (step - warmup_steps) / (total_steps - warmup_steps) and end = peak * end_learning_rate_ratio:
 
-    - 'bert': end + (peak - end) * (1 - step / total_steps). The decay counts from step 0. If end = 0, the rate drops at
-      the join from peak to peak * (1 - warmup_steps / total_steps), as in the published code of BERT and ALBERT.
+    - 'bert': end + (peak - end) * (1 - step / total_steps), as in the published code of BERT and ALBERT. The decay
+      counts from step 0. If end = 0, the rate drops at the join from peak to peak * (1 - warmup_steps / total_steps).
     - 'linear': end + (peak - end) * (1 - progress), continuous at the join.
     - 'cosine': end + (peak - end) * (1 + cos(pi * progress)) / 2.
     - 'constant': peak.

@@ -29,7 +29,7 @@ class TrainState:
 
     step: Array  # int32 [], optimizer steps taken or skipped so far
     params: Any  # nested dict of float32 arrays
-    opt_state: Any  # of the optax transformation
+    opt_state: Any  # state of the Optax transformation
     skipped: Array  # int32 [], steps skipped so far because a loss or gradient was not finite
     skipped_in_row: Array  # int32 [], steps skipped since the last step that was not skipped
     key: Array  # uint32 key data from which every step's randomness is derived
@@ -80,7 +80,7 @@ class StepArrays(NamedTuple):
     """The arrays of a skipped step, in the order of the search: an earlier array can spoil a later one."""
 
     batch: Any
-    carry: Any  # from the step before
+    carry: Any  # as passed on by the step before
     new_carry: Any
     gradient: Any
 

@@ -79,11 +79,11 @@ def make_train_step(
         gradient = gradient if micro_batches == 1 else in_micro_batches(gradient, micro_batches)
         (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
         metrics: dict[str, Array] = {}
-        for part in parts:  # such as a pruning penalty
+        for part in parts:  # adds, for example, a pruning penalty
             loss, gradients, own = part.add_loss(state, loss, gradients)
             metrics |= own
         counted, others = gradients, [carry]
-        for part in parts:  # such as running means: their statistics are not gradients
+        for part in parts:  # removes, for example, statistics of running means, which are not gradients
             counted, apart = part.split(counted)
             others.append(apart)
         gradient_norm = optax.tree.norm(counted)

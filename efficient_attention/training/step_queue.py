@@ -22,15 +22,15 @@ INTERVAL = 'interval'  # key in a checkpoint's record; its value is `Interval.as
 class Interval:
     """Sums of the metrics of all steps since the last log line; checkpoints store the sums.
 
-    The means exclude skipped steps, unless all steps were skipped. Sums are added in the order of the steps, so that an
-    interval interrupted by a checkpoint has the same means, bit for bit, as an unbroken one.
+    The means exclude skipped steps, unless all steps were skipped. Sums are added in the order of the steps.
+    An interval interrupted by a checkpoint therefore has, bit for bit, the means of an unbroken interval.
     """
 
     def __init__(self) -> None:
         self.steps = 0
         self.skipped = 0  # steps skipped in the whole run so far
         self._counted = 0  # steps that were not skipped
-        self._sums: dict[str, float] = {}  # of the steps that were not skipped; of all steps if every one was skipped
+        self._sums: dict[str, float] = {}  # sums over the steps that were not skipped; over all steps if every one was
 
     def add(self, metrics: Mapping[str, float], *, is_skipped: bool) -> None:
         """Adds a step; `metrics` holds 'skipped', the number of steps skipped so far."""
@@ -65,7 +65,7 @@ class Interval:
         found = cls()
         try:
             found.steps, found.skipped, found._counted = (int(saved[name]) for name in ('steps', 'skipped', 'counted'))
-            found._sums = {str(name): float(total) for name, total in saved['sums']}  # in their order
+            found._sums = {str(name): float(total) for name, total in saved['sums']}  # keeps the order of the names
         except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(
                 f'{INTERVAL} of a checkpoint is {str(saved)[:40]!r}, which are no sums of metrics'
@@ -90,7 +90,7 @@ class StepQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_skipped_in_row = max_skipped_in_row
-        self.step_seconds = math.inf  # of the last step whose begin and end the host has seen; infinite at first
+        self.step_seconds = math.inf  # duration of the last step whose begin and end the host has seen
         self._clock = clock
         self._ended: float | None = None  # end time of the last finished step, if the host waited for it
         self.newest: Any = None  # (batch, state): input and output of the newest step

@@ -80,7 +80,7 @@ class Checkpoints:
         self.before_seal: Callable[[int], None] = lambda _: None
         self._config = config
         self._sealing: threading.Thread | None = None  # completes the save in progress
-        self._failure: SaveError | None = None  # of the newest save
+        self._failure: SaveError | None = None  # error of the newest save
         self._is_awaited = False  # whether the caller of `wait` will raise the failure of the save in progress
         with contextlib.ExitStack() as opened:
             if jax.process_index() == 0:

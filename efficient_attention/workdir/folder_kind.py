@@ -37,8 +37,8 @@ SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 def check_kind(workdir: Path, wanted: str) -> None:
     """Raises InputError if a folder is of another kind than `wanted`, which is RUN, SEEDS or GRID.
 
-    Also raises if the path is a file, or contains files that no command of this project has written, or a config.json
-    that belongs to no run.
+    Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
+    config.json that belongs to no run is an error too.
     """
     check_is_folder(workdir)
     kind, sign = kind_of(workdir)

@@ -24,8 +24,8 @@ class WorkdirLock:
     holders in one process apart, but this class can.
 
     Raises:
-        InputError: another run holds the workdir (names the process and the host), or a file in it, or a folder that
-            runs write into, is a link.
+        InputError: another run has locked the workdir (names the process and the host). Also if a file in it is a link,
+            or a folder that runs write into.
         RunError, InputError: the lock cannot be written.
     """
 

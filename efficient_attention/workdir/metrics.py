@@ -61,7 +61,7 @@ class MetricsLog:
         self._is_writer, self.lines = jax.process_index() == 0, 0  # number of lines in the file
         self.kept: list[dict[str, Any]] = []  # lines from before this start
         self.dropped: list[str] = []
-        self._hash = hashlib.sha256()  # of all lines
+        self._hash = hashlib.sha256()  # over all lines
         if not self._is_writer:
             return
         workdir.mkdir(parents=True, exist_ok=True)

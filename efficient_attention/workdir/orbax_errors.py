@@ -21,7 +21,7 @@ def drop_late_answers() -> None:
     show = sys.unraisablehook
 
     def show_others(found: 'sys.UnraisableHookArgs') -> None:
-        code = getattr(found.object, 'cr_code', None)  # of a coroutine
+        code = getattr(found.object, 'cr_code', None)  # the code of a coroutine
         is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
         if not is_late:
             show(found)
