@@ -125,7 +125,7 @@ def cannot_be_written(path: Path, error: OSError) -> RunError | InputError:
 
 @contextlib.contextmanager
 def _one_line(path: Path, partial: Path) -> Iterator[None]:
-    """Turns an OSError of this write, or one without a file name, into one line; other OSErrors pass."""
+    """Turns an OSError of this write, or one without a file name, into one line; raises other OSErrors unchanged."""
     try:
         yield
     except OSError as error:

@@ -41,7 +41,7 @@ LOOKING = 0.01
 # Parameter numbers of glibc's malloc.h and their values.
 _SETTINGS = {
     'M_MMAP_MAX': (-4, 0),
-    'M_TRIM_THRESHOLD': (-1, -1),  # never; 2**31 - 1 would return free memory beyond 2 GiB
+    'M_TRIM_THRESHOLD': (-1, -1),  # -1 = never; 2**31 - 1 would return free memory beyond 2 GiB
     'M_TOP_PAD': (-2, 256 * 2**20),
     'M_ARENA_MAX': (-8, 1),
 }

@@ -82,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if not watch.number:  # after a stop signal, the run ends as without it
+    if not watch.number:  # after a signal the stage stays SAVING, so that the finished run ends normally
         watch.enter(stage)
 
 

@@ -155,7 +155,7 @@ class Reception:
         raise fault
 
     def _tell_another_0(self, address: tuple[str, int]) -> None:
-        """Informs another process 0 that already listens at the address, so that both end; raises its InputError."""
+        """Connects to another process 0 that already listens at the address; both then end with its InputError."""
         with contextlib.suppress(PeerError, OSError):
             attend(dataclasses.replace(self._place, seconds=HELLO_SECONDS), address, self._me, self._facts[0])
 

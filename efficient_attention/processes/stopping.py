@@ -150,7 +150,7 @@ class StopWatch:
                 self._end_if_due()
 
     def _arrived(self) -> list[int]:
-        """Returns the signals that have come; before the first one, waits for it."""
+        """Returns the signals since the last call; waits without limit for the first, then at most TICK seconds."""
         if not select.select([self._reader], [], [], TICK if self._is_seen else None)[0]:
             return []
         found = [number for number in os.read(self._reader, 64) if number in SIGNALS]

@@ -80,7 +80,7 @@ class Watchdog:
         phases.note_phase(PHASES[doing], step)
 
     def look(self) -> None:
-        """Adds the time since the last call to the time without progress; ends the process if the sum exceeds the limit.
+        """Adds the time since the last call to the time without progress; ends the process beyond the limit.
 
         Each call adds at most two ticks (`seconds` / TICKS), so that a pause of the whole machine hardly counts.
         """

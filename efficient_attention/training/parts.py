@@ -53,7 +53,7 @@ class Frozen(StepPart):
         del choice
 
         def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
-            name = path_name(path)  # checked below: the scores of pruning have the same paths as their kernels
+            name = path_name(path)  # a score's path contains its kernel's path, so a prefix is checked too
             is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
             is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)
             return jax.lax.stop_gradient(leaf) if is_frozen else leaf

@@ -27,7 +27,7 @@ class Average(NamedTuple):
 
 
 def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | Average:
-    """Returns `reader.wanted`, or a request for the mean if the choice has the form 'average-5'.
+    """Returns the request for a user's checkpoint choice: a mean for 'average-5', otherwise as `reader.wanted`.
 
     Raises:
         InputError: as `reader.wanted`, or the run keeps fewer checkpoints.

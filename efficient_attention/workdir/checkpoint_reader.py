@@ -101,7 +101,7 @@ class CheckpointReader:
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
-        """Returns `written_steps`; raises InputError if there are none."""
+        """Returns all completely written steps, ascending; raises InputError if there are none."""
         steps = self.written_steps()
         if not steps:
             raise InputError(self._none_line())
@@ -213,7 +213,7 @@ class CheckpointReader:
         Args:
             abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state. A dict with
                 some of its top-level fields, such as {'params': ...}, loads only these fields.
-            wanted: a number of updates, or the best step; None = the newest undamaged one.
+            wanted: a step number, or the best step; None = the newest undamaged one.
 
         Raises:
             InputError: the step does not exist (lists the existing ones), the arrays differ in name, shape or dtype

@@ -64,7 +64,7 @@ class WorkdirLock:
 
     def close(self) -> None:
         """Releases the workdir; keeps the file, since removing it could break the lock of the next holder."""
-        with contextlib.suppress(OSError):  # raised again for text that could not be written
+        with contextlib.suppress(OSError):  # closing tries again to write text that could not be written
             self._file.close()
         self._held.discard(self._path)
 

@@ -20,7 +20,7 @@ PARAMS, SCORES = 'params', 'scores'  # fields of a saved state
 def restore_params(
     reader: CheckpointReader, config: RunConfig, abstract: Any, wanted: Wanted | Average, lay_out: Callable[[Any], Any]
 ) -> Restored:
-    """Returns the parameters of a step, or of a mean of steps, as `state`, placed with the shardings of `abstract`.
+    """Returns a `Restored` whose `state` is the parameters of a step, or of a mean of steps, sharded as `abstract`.
 
     Args:
         reader: of the run's workdir.

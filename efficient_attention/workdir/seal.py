@@ -29,7 +29,7 @@ class Sealed(NamedTuple):
     """The content of a folder's checksum files."""
 
     label: str
-    hashes: dict[str, str]  # by path within the folder, with slashes
+    hashes: dict[str, str]  # path within the folder, with slashes -> SHA-256
 
 
 class Share(NamedTuple):
