@@ -171,7 +171,7 @@ class Peers:
             if self._has_told.is_set():
                 return
             write_at_once(f'error: {line}')
-            # Its end may end the others first, if JAX notices it before they have received the reason.
+            # JAX may end the others as soon as process 0 exits, so they must receive the reason before.
             if self.number == 0:
                 time.sleep(FAREWELL_SECONDS)
             os._exit(ExitCode.WATCHDOG)

@@ -14,7 +14,7 @@ import optax
 
 from efficient_attention.models.sharding import path_name
 
-FACTORED_FROM = 128  # the shorter side of a matrix whose moments are factored, as in T5's code
+FACTORED_FROM = 128  # least length of the shorter side of a matrix with factored moments, as in T5's code
 LEAST_SCALE = 1e-3  # the least rms of a parameter in its update, so that a parameter initialised to zeros still changes
 
 

@@ -165,5 +165,5 @@ class StepQueue:
         if cause == NOWHERE:
             return "the gradient's norm is not finite" if has_loss else 'its loss is not finite'
         name = step_names(*self.newest)[cause]
-        is_late = name.startswith('gradient/') and not has_loss  # the loss has spoiled this gradient
+        is_late = name.startswith('gradient/') and not has_loss  # the gradient is not finite because the loss is not
         return f'its loss and {name} are not finite' if is_late else f'{name} is not finite'

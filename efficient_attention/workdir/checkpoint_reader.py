@@ -140,7 +140,7 @@ class CheckpointReader:
         return age < SEALING_SECONDS and not self._counts(step)
 
     def latest_step(self) -> int | None:
-        """Returns the newest completely written step, or None."""
+        """Returns the newest completely written step with checksums, or None."""
         return max(self.steps(), default=None)
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:

@@ -70,9 +70,9 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
 
     `train.steps` may grow if the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch to
     such a schedule. Past steps keep their learning rates, later steps use the new schedule. If the schedule stays the
-    same, the result equals, bit for bit, the longer run without a break. A run whose pruning schedule goes by shares of
-    the run therefore gets no more steps. The tokenizer file of a fine-tuning run, which may belong to its teacher, may
-    have moved: the digest of its content is compared separately.
+    same, the result equals, bit for bit, the longer run without a break. A pruning schedule depends on the length of
+    the run, so a run with such a schedule cannot get more steps. The tokenizer file of a fine-tuning run, which may
+    belong to its teacher, may have moved: the digest of its content is compared separately.
 
     Args:
         saved: the fingerprint of a checkpoint or workdir; {} if there is none.

@@ -93,7 +93,7 @@ def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _rank(name: str) -> tuple[int, int]:
-    """Returns a sort key: metrics with an early word of FIRST in their name come first, the shortest of them before."""
+    """Returns a sort key: names that contain an earlier word of FIRST come first, then shorter names."""
     places = [place for place, word in enumerate(FIRST) if word in name]
     return min(places, default=len(FIRST)), len(name)
 
