@@ -53,7 +53,7 @@ def list_fields(values: Mapping[str, Any]) -> str:
 
 
 def field_comments(kind: type) -> dict[str, str]:
-    """Returns {field: comment}, from the end of the field's line or the comment lines above it; '' = none."""
+    """Returns {field: comment} of a dataclass, read at the end of the field's line or on the lines above; '' = none."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base):

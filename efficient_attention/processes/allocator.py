@@ -1,4 +1,4 @@
-"""Keeps freed memory inside the process on Linux CPUs, where returning it costs more time than the arithmetic.
+"""Keeps freed memory inside the process on Linux CPUs, where releasing it costs more time than the arithmetic.
 
 XLA on the CPU allocates every temporary buffer anew. The C library maps new pages for large buffers and unmaps them on
 release. Each training step thus touches all its pages again, and the kernel clears them. Four settings of glibc's
@@ -7,7 +7,7 @@ kernel's share of the time falls from 24 % to 0.5 %.
 
 The kept memory has a limit. Free memory lies between used memory, and a later step cannot always reuse it. Without a
 limit, a process therefore holds far more than it ever used at one time (15 GB in a run that needs 7.7). A thread checks
-the memory. It returns all free pages if two conditions hold. First, the host, or the container, has less than RESERVE
+the memory. It releases all free pages if two conditions hold. First, the host, or the container, has less than RESERVE
 of its memory unused. Second, the process keeps more than SLACK beyond the largest use of the last minute. A step that
 needs as much memory as the step before still keeps most of its pages.
 
@@ -33,7 +33,7 @@ from efficient_attention.host_memory import unused_share
 
 SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # 'default' does not tune the allocator, 'unlimited' keeps all freed memory
 SLACK = 2**30  # bytes that may be kept beyond the largest use of the last MEMORY seconds
-RESERVE = 0.5  # share of all memory; if more is unused, no memory is returned
+RESERVE = 0.5  # share of all memory; if more is unused, no memory is released
 MEMORY = 60.0  # seconds over which the largest use counts
 INTERVAL = 0.5  # least seconds between two checks
 # Largest share of time spent in checks, since a check scans all free chunks while other threads wait to allocate.
@@ -41,7 +41,7 @@ LOOKING = 0.01
 # Parameter numbers of glibc's malloc.h and their values.
 _SETTINGS = {
     'M_MMAP_MAX': (-4, 0),
-    'M_TRIM_THRESHOLD': (-1, -1),  # -1 = never; 2**31 - 1 would return free memory beyond 2 GiB
+    'M_TRIM_THRESHOLD': (-1, -1),  # -1 = never; 2**31 - 1 would release free memory beyond 2 GiB
     'M_TOP_PAD': (-2, 256 * 2**20),
     'M_ARENA_MAX': (-8, 1),
 }
@@ -109,7 +109,7 @@ class KeptMemory:
     def __init__(self, library: ctypes.CDLL, *, slack: int = SLACK) -> None:
         self._library, self._slack = library, slack
         self._uses: collections.deque[tuple[float, int]] = collections.deque()  # (seconds, bytes), descending in bytes
-        self._given_back = -MEMORY  # time of the last return of memory, in seconds
+        self._given_back = -MEMORY  # time of the last release of memory, in seconds
         self._outside = 0  # resident bytes outside the allocator, at the last check
 
     def watch(self) -> None:
@@ -120,7 +120,7 @@ class KeptMemory:
             time.sleep(pause(time.monotonic() - start))
 
     def look(self, now: float) -> bool:
-        """Returns free memory to the system if more is kept than the limit; returns whether it did. `now`: seconds."""
+        """Releases free memory to the system if the process keeps more than the limit; returns whether it did. `now`: seconds."""
         info = self._library.mallinfo2()
         limit = self._largest_use(now, info.uordblks) + self._slack
         if now < self._given_back + MEMORY:
@@ -129,8 +129,8 @@ class KeptMemory:
             return False
         self._library.malloc_trim(0)
         self._given_back = now
-        # All resident memory of the allocator is now in use. An estimate that is too low (0 at first, or after Python
-        # has grown) returns memory too early only once, and is then corrected here.
+        # All resident memory of the allocator is now in use. An estimate of `_outside` that is too low (0 at first, or
+        # after Python has grown) releases memory too early only once, and is corrected here.
         self._outside = max(0, resident_bytes() - self._library.mallinfo2().uordblks)
         return True
 

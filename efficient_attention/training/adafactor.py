@@ -42,7 +42,7 @@ def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
 
 
 def of_each_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Applies `inner` separately to each entry along the first axis of every parameter, as if each were a parameter."""
+    """Returns `inner` applied separately to each entry along every parameter's first axis, as if to a parameter."""
 
     def init(params: optax.Params) -> optax.OptState:
         return jax.vmap(inner.init)(params) if jax.tree.leaves(params) else optax.EmptyState()
