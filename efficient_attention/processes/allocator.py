@@ -17,7 +17,7 @@ faults of 60 steps of the quickstart's model: 0.70 after the imports, 0.91 befor
 
 One setting must come earlier: one arena for all threads must be set before an entry point starts its first thread,
 which waits for stop signals. If a thread has allocated before, glibc assigns all arenas in turn. A thread of XLA may
-then get the arena of that first thread, whose blocks have at most 64 MiB, so larger blocks are still mapped and
+then get the arena of that first thread, which holds blocks of at most 64 MiB. Larger blocks are then still mapped and
 unmapped at each step. This happened in two of three processes that trained at once: the kernel took 22 % of the time of
 FAVOR+'s steps there, and none with one arena. Commands that do not tune the allocator keep separate arenas.
 """
@@ -120,7 +120,7 @@ class KeptMemory:
             time.sleep(pause(time.monotonic() - start))
 
     def look(self, now: float) -> bool:
-        """Releases free memory to the system if the process keeps more than the limit; returns whether it did. `now`: seconds."""
+        """Releases free memory if the process keeps more than the limit; returns whether it did. `now`: seconds."""
         info = self._library.mallinfo2()
         limit = self._largest_use(now, info.uordblks) + self._slack
         if now < self._given_back + MEMORY:

@@ -85,7 +85,7 @@ class CheckpointReader:
         drop_late_answers()
 
     def steps(self) -> list[int]:
-        """Returns all completely written steps with checksums, ascending; excludes a save in progress."""
+        """Returns all completely written steps, ascending; a step whose record announces checksums must have them."""
         found: list[int] | None = None
         # A listing may miss both steps if a trainer adds one and removes another meanwhile.
         for _ in range(READ_ATTEMPTS):
@@ -140,7 +140,7 @@ class CheckpointReader:
         return age < SEALING_SECONDS and not self._counts(step)
 
     def latest_step(self) -> int | None:
-        """Returns the newest completely written step with checksums, or None."""
+        """Returns the newest of `steps`, or None."""
         return max(self.steps(), default=None)
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
