@@ -1,13 +1,13 @@
 """Evaluates a run on its held-out split: python eval.py --workdir runs/quickstart [--checkpoint=best].
 
-The last line that it prints is one JSON object. From text to text the losses come in a line before, while texts are
-searched, so that they are not lost where the search is ended.
+The last printed line is one JSON object. For text-to-text models, a line with the losses comes before the beam search,
+so that the losses are not lost if the search is interrupted.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take long
 
 import json
 import sys
@@ -29,19 +29,19 @@ from efficient_attention.processes.allocator import keep_freed_memory
 WORKDIR = define_run()
 define_checkpoint('last')
 BATCH_SIZE = define_batch_size(
-    None, ', over all devices, or with memory the streams of the text; the config decides by default'
+    None, ', over all devices; with memory, the streams of the text; default: as in the config'
 )
-PROTOCOL = {  # of a language model; the config decides by default
+PROTOCOL = {  # of a language model; default: as in the config
     'split': define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.'),
     'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
-    'stride': flags.DEFINE_integer('stride', None, 'Tokens by which its window moves on; the context = no overlap.'),
+    'stride': flags.DEFINE_integer('stride', None, 'Tokens by which the window moves; the context = no overlap.'),
     'memory_length': flags.DEFINE_integer('memory_length', None, 'Tokens of memory before each segment of --context.'),
-    'compressed_length': flags.DEFINE_integer('compressed_length', None, 'Slots of compressed memory before it.'),
-    'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Farther distances count as this one; 0 = none does.'),
-    'same_length': flags.DEFINE_bool('same_length', None, 'Let each token read as many others as memory is long.'),
+    'compressed_length': flags.DEFINE_integer('compressed_length', None, 'Cache slots of compressed memory.'),
+    'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Larger distances count as this one; 0 = no limit.'),
+    'same_length': flags.DEFINE_bool('same_length', None, 'Let each token attend to memory_length keys.'),
 }
-SEARCH = {  # of text to text; the config decides by default
-    'beams': flags.DEFINE_integer('beams', None, 'Open hypotheses of the search; 1 = greedy.', lower_bound=1),
+SEARCH = {  # of text-to-text models; default: as in the config
+    'beams': flags.DEFINE_integer('beams', None, 'Beams of the search; 1 = greedy.', lower_bound=1),
     'penalty': flags.DEFINE_enum('penalty', None, ('gnmt', 'length'), 'Length penalty of the search.'),
     'alpha': flags.DEFINE_float('alpha', None, 'Exponent of the length penalty.'),
 }
@@ -50,9 +50,9 @@ define_host_flags()
 
 
 def main() -> None:
-    """Reads the flags, evaluates and prints the metrics."""
+    """Parses the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
-    # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
+    # Imported here, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.workdir.verify import verify_checkpoints
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def show(metrics: dict[str, float | str]) -> None:
-    """Prints metrics as one line, of the first process alone."""
+    """Prints metrics as one JSON line, only in process 0."""
     import jax
 
     if jax.process_index() == 0:

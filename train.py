@@ -3,7 +3,7 @@
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take long
 
 import sys
 
@@ -17,7 +17,7 @@ from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.processes.phases import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
+    'config', None, 'A file of configs/; set fields with --config.<group>.<field>=value.'
 )
 WORKDIR = define_workdir('Folder of the run: config, metrics, checkpoints, report.')
 VERIFY = define_verify()
@@ -25,10 +25,10 @@ define_host_flags()
 
 
 def main() -> None:
-    """Reads the flags and trains."""
+    """Parses the flags and trains."""
     needs_no_config = any(word.lower() in ('--verify', '--verify=true') for word in sys.argv)
     parse_flags(sys.argv, required=('workdir',) if needs_no_config else ('config', 'workdir'))
-    # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
+    # Imported here, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
     from efficient_attention.workdir.folder_kind import RUN, check_place

@@ -1,6 +1,6 @@
 """Transformers that are cheap in time, memory and parameters, in JAX and Flax NNX.
 
-The dimension key, used in every array's name, einsum and annotation:
+Dimension letters, used in array names, einsum strings and annotations:
 
     B batch rows            D model width            N layers
     L query positions       F feed-forward width     S tile size, positions
@@ -9,11 +9,13 @@ The dimension key, used in every array's name, einsum and annotation:
     G key and value heads   P predicted positions    C classes
     K head width            U units of a recurrent state
 
-A lower-case letter is local, such as that of a chunk's positions; b in place of B may also be 1, h counts the H / G
-query heads that share a key head, any other is named in its file's docstring. P also counts the distances of a relative
-term. Without letters are scalars, random keys (or one for each row), arrays of any shape ('...' in their annotation),
-and those that keep the name which `attend` and `Relative` give them: query [B, L, H, K], key and value [B, M, G, K],
-bias, segments, positions, table, additive [H, K] and centres [B, L, H].
+A lower-case letter is local to its file, such as the positions within a chunk. The letter b stands for B or 1. The
+letter h counts the H / G query heads that share a key head. The file's docstring names every other local letter. P also
+counts the distances of a relative term.
+
+Names without letters: scalars, random keys (one, or one per row) and arrays of any shape ('...' in their annotation).
+Arguments of `attend` and `Relative` also keep their names: query [B, L, H, K], key and value [B, M, G, K], bias,
+segments, positions, table, additive [H, K] and centres [B, L, H].
 """
 
 import importlib
@@ -21,7 +23,8 @@ from typing import Any
 
 __version__ = '0.1.0'
 
-# name -> module that defines it; loaded when first used, so that importing the package needs nothing installed.
+# Name -> module that defines it. Modules are imported on first use, so that importing the package requires no other
+# package.
 _PUBLIC = {
     'attend': 'attention.attend',
     'attention_weights': 'attention.attend',

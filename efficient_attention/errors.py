@@ -6,8 +6,8 @@ import os
 import sys
 from typing import cast
 
-MOST_LETTERS = 4000  # of a line that is printed
-KINDS_IN_WORDS: dict[type, str] = {  # what a value has to be, for messages
+MOST_LETTERS = 4000  # most characters of a printed line
+KINDS_IN_WORDS: dict[type, str] = {  # what a value must be, in words for messages
     str: 'a text',
     int: 'a whole number',
     float: 'a number',
@@ -19,15 +19,15 @@ KINDS_IN_WORDS: dict[type, str] = {  # what a value has to be, for messages
 
 
 class ExitCode(enum.IntEnum):
-    """What a process says by its end; the table of docs/reliability.md."""
+    """The exit code of a process; docs/reliability.md has a table."""
 
     DONE = 0
     FAILED = 1  # for a reason other than the input: RunError
     BAD_INPUT = 2  # InputError
     STOPPED = 3  # a stop signal ended a run whose state is saved: RunStopped
-    WATCHDOG = 4  # a process that could not go on was ended by its watchdog
-    INTERRUPTED = 130  # Ctrl-C where there was nothing to save, or a second one
-    TERMINATED = 143  # SIGTERM likewise
+    WATCHDOG = 4  # the watchdog ended a process that could not continue
+    INTERRUPTED = 130  # Ctrl-C when there was nothing to save, or a second Ctrl-C
+    TERMINATED = 143  # SIGTERM when there was nothing to save, or a second SIGTERM
 
 
 class InputError(ValueError):
@@ -38,27 +38,27 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run cannot go on for a reason other than its input, such as a full disk or a loss that stays infinite.
+    """A run cannot continue for a reason other than its input, such as a full disk or a loss that stays infinite.
 
-    Its message is one line as well. Entry points print it as `error: <line>` and exit with code 1.
+    Its message is one line. Entry points print it as `error: <line>` and exit with code 1.
     """
 
 
 class RunStopped(Exception):
-    """A stop signal ended a run. Its state is saved, and it has said so; entry points exit with code 3."""
+    """A stop signal ended a run, which has saved its state and reported it; entry points exit with code 3."""
 
 
 class PeerError(RunError):
-    """Another process of the run is missing or has ended; names it. Entry points exit with code 4."""
+    """Another process of the run is missing or has ended; the message names it. Entry points exit with code 4."""
 
 
 def exit_code(error: BaseException) -> int:
-    """The code with which a command exits that this error ends."""
+    """Returns the exit code of a command that ends with this error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     codes = {
         InputError: ExitCode.BAD_INPUT,
-        NotImplementedError: ExitCode.BAD_INPUT,  # a named backend does not serve what is asked of it
+        NotImplementedError: ExitCode.BAD_INPUT,  # the named backend does not support the request
         PeerError: ExitCode.WATCHDOG,
         RunStopped: ExitCode.STOPPED,
         KeyboardInterrupt: ExitCode.INTERRUPTED,
@@ -67,19 +67,19 @@ def exit_code(error: BaseException) -> int:
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:
-    """Raises an InputError that names a field or an argument, its value and what is allowed, unless `holds`."""
+    """Raises an InputError with the name of a field or argument, its value and the allowed values, unless `holds`."""
     if not holds:
         raise InputError(f'{what} is {value!r}; it must be {allowed}')
 
 
 def require_at_least(minimum: int, what: str, value: object) -> None:
-    """Raises an InputError that names the argument unless it is a whole number of at least `minimum`."""
+    """Raises an InputError that names the argument unless it is an integer of at least `minimum`."""
     require(is_whole_number(value), what, value, 'a whole number')
     require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
 
 
 def require_truth_values(what: str, **values: object) -> None:
-    """Raises an InputError that names `what` and the first argument that is neither True nor False."""
+    """Raises an InputError that names `what` and the first argument that is not True or False."""
     for name, value in values.items():
         require(isinstance(value, bool), f'{what} {name}', value, 'True or False')
 
@@ -90,15 +90,15 @@ def show_error(error: Exception) -> None:
 
 
 def write_at_once(line: str) -> None:
-    """Writes a line to the standard error stream past `sys.stderr`, whose lock another thread may hold."""
+    """Writes a line directly to standard error; another thread may hold the lock of `sys.stderr`."""
     os.write(2, f'{line}\n'.encode())
 
 
 def one_line(error: BaseException) -> str:
-    """The message without line breaks; of the inner error where ml_collections has wrapped one.
+    """Returns an error's message without line breaks; if ml_collections has wrapped an error, the inner message.
 
-    What a file holds may be quoted in it, so a long one is cut and control characters, which a terminal obeys, are
-    escaped.
+    A message may quote the content of a file. A long message is therefore shortened, and control characters, which a
+    terminal would execute, are escaped.
     """
     while error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
@@ -109,10 +109,10 @@ def one_line(error: BaseException) -> str:
 
 
 def is_whole_number(value: object) -> bool:
-    """Whether `value` is an integer of Python or NumPy, and no truth value."""
+    """Whether `value` is an integer of Python or NumPy, but not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a real number of Python or NumPy, whole or with a point, and no truth value."""
+    """Whether `value` is a real number of Python or NumPy, but not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -1,10 +1,10 @@
-"""The memory of this host, or of the container that the process runs in: how much there is, and how much is unused."""
+"""The memory of this host, or of the container in which the process runs: total bytes and unused share."""
 
 import os
 from pathlib import Path
 
 MEMINFO = Path('/proc/meminfo')
-# (limit, use, statistics) of a container, in the two versions of Linux's control groups.
+# (limit, use, statistics) of a container, in versions 2 and 1 of Linux's control groups.
 CONTAINERS = tuple(
     tuple(Path('/sys/fs/cgroup') / name for name in names)
     for names in (
@@ -15,14 +15,14 @@ CONTAINERS = tuple(
 
 
 def host_memory() -> int:
-    """Bytes of this host's memory, or of the share of it that a container may use."""
+    """Returns the bytes of this host's memory, or of the part that a container may use."""
     return min([os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'), *map(number_in, container_limits())])
 
 
 def unused_share() -> float:
-    """The share of the host's or the container's memory that new allocations can have, caches of files included.
+    """Returns the share of memory that new allocations can get, including file caches that can be freed.
 
-    Of both the smaller one; 1.0 where the system does not tell.
+    The smaller share of host and container counts; 1.0 if the system provides no figures.
     """
     shares = [1.0]
     if MEMINFO.is_file():
@@ -38,16 +38,16 @@ def unused_share() -> float:
 
 
 def container_limits() -> list[Path]:
-    """The files that hold a limit of this container."""
+    """Returns the files that contain a memory limit of this container."""
     return [limit for limit, *_ in CONTAINERS if limit.is_file() and limit.read_text().strip().isdecimal()]
 
 
 def number_in(path: Path) -> int:
-    """The whole number that a file holds."""
+    """Returns the integer that a file contains."""
     return int(path.read_text())
 
 
 def statistic(path: Path, name: str) -> int:
-    """A number of a file with lines of name and number; 0 where it is missing."""
+    """Returns a number from a file with lines of name and number; 0 if the name is missing."""
     lines = (line.split() for line in path.read_text().splitlines())
     return next((int(number) for key, number in lines if key == name), 0)

@@ -1,10 +1,10 @@
-"""Writes files and folders that appear whole or not at all, though a process fails or is killed while it writes.
+"""Writes files and folders atomically: they appear complete or not at all, even if the process is killed meanwhile.
 
-Each is written beside its place under another name, flushed to disk and renamed. What killed processes of the same host
-left behind is removed by the next one that writes in the same place.
+Each is written next to its final path under a temporary name, flushed to disk and renamed. Temporary files of killed
+processes of the same host are removed by the next process that writes in the same folder.
 
-What cannot be written is one line: a RunError where the disk fails or is full, an InputError where the place does not
-serve, such as a folder that the user may not write into.
+A failed write raises one line: a RunError if the disk fails or is full, an InputError if the path cannot be used, such
+as a folder without write permission.
 """
 
 import contextlib
@@ -18,16 +18,17 @@ from pathlib import Path
 
 from efficient_attention.errors import InputError, RunError
 
-FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # of the disk, whatever the path is
-PARTIAL = '.partial-*'  # what is not whole yet, of any host
+# Faults of the disk, independent of the path.
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+PARTIAL = '.partial-*'  # unfinished files of any host
 PREFIX = f'.partial-{platform.node()}-'
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the file at once by one with `text`, in UTF-8: whoever reads it has the old or the new one.
+    """Replaces the file atomically by one with `text`, in UTF-8: a reader sees the old or the new content.
 
     Raises:
-        RunError, InputError: it cannot be written; names it. The old file is then as it was.
+        RunError, InputError: the file cannot be written; names it. The old file is then unchanged.
     """
     with whole_file(path) as partial:
         partial.write_text(text, encoding='utf-8')
@@ -35,9 +36,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path beside `path` at which to write a file. It gets its name when the block ends well, and goes if it fails.
+    """Yields a path next to `path`, renamed to `path` if the block succeeds and removed if it fails.
 
-    The folder that it is in is made where it is missing.
+    Creates the parent folder if it is missing.
 
     Raises:
         RunError, InputError: as `write_atomically`.
@@ -47,7 +48,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         try:
             _make_parent(path)
             yield partial
-            flush(partial)  # else a power cut after the rename may leave the name with no content
+            flush(partial)  # without it, a power cut after the rename may leave an empty file under the final name
             partial.replace(path)
             flush(path.parent)
         finally:
@@ -57,12 +58,12 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`. It gets its name when the block ends well, and goes if it fails.
+    """Yields an empty folder next to `folder`, renamed to `folder` if the block succeeds and removed if it fails.
 
-    An empty folder of that name gives way; one with something in it stays as it is.
+    An existing empty `folder` is replaced; one with content is left unchanged.
 
     Raises:
-        RunError, InputError: the folder cannot be written, or there is something in it; names it.
+        RunError, InputError: the folder cannot be written, or has content; names it.
     """
     partial = partial_path(folder)
     with _one_line(folder, partial):
@@ -78,12 +79,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def partial_path(path: Path) -> Path:
-    """A new name beside `path` that says which process uses it."""
+    """Returns a new name next to `path` that contains the number of this process."""
     return path.with_name(f'{PREFIX}{os.getpid()}-{secrets.token_hex(4)}')
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes what processes of this host that are no longer there left unfinished in a folder."""
+    """Removes unfinished files in a folder that were left by dead processes of this host."""
     for path in folder.glob(f'{PREFIX}*'):
         process = path.name.removeprefix(PREFIX).partition('-')[0]
         if process.isdigit() and not _is_alive(int(process)):
@@ -117,20 +118,20 @@ def flush(path: Path) -> None:
 
 
 def cannot_be_written(path: Path, error: OSError) -> RunError | InputError:
-    """The line for what kept a file or folder from being written."""
-    kind = RunError if error.errno in (None, *FAULTS) else InputError  # None: NumPy's, of a write that was cut short
+    """Returns the error, with a message of one line, for a file or folder that could not be written."""
+    kind = RunError if error.errno in (None, *FAULTS) else InputError  # None: NumPy's error for an incomplete write
     return kind(f'{path}: cannot be written ({error.strerror or error})')
 
 
 @contextlib.contextmanager
 def _one_line(path: Path, partial: Path) -> Iterator[None]:
-    """Makes one line of an OSError that names no file, or one that is being written at `partial` for `path`."""
+    """Turns an OSError of this write, or one without a file name, into one line; raises other OSErrors unchanged."""
     try:
         yield
     except OSError as error:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         if names and not any(name == str(path) or name.startswith(str(partial)) for name in names):
-            raise  # of a file that is read meanwhile
+            raise  # the error concerns another file, which the block was reading
         raise cannot_be_written(path, error) from None
 
 

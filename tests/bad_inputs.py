@@ -320,22 +320,22 @@ BAD_INPUTS = {
     ),
     # ---- metrics and reports ----
     'metrics no JSON': run(
-        '{here}/run/metrics.jsonl: what cannot be used is left out: line 1: not JSON',
+        '{here}/run/metrics.jsonl: unusable lines are ignored: line 1: not JSON',
         written('metrics.jsonl', 'x\n'),
         command=METRICS,
     ),
     'metrics deep': run(
-        '{here}/run/metrics.jsonl: what cannot be used is left out: line 1: not',
+        '{here}/run/metrics.jsonl: unusable lines are ignored: line 1: not',
         written('metrics.jsonl', f'{DEEP}\n'),
         command=METRICS,
     ),
     'metrics step': run(
-        "{here}/run/metrics.jsonl: what cannot be used is left out: line 1: step 'a' of split 3 is none",
+        "{here}/run/metrics.jsonl: unusable lines are ignored: line 1: step 'a' of split 3 is not a valid step",
         written('metrics.jsonl', '{"step": "a", "split": 3}\n'),
         command=METRICS,
     ),
     'metrics number': run(
-        '{here}/run/metrics.jsonl: what cannot be used is left out: line 1: loss is a number beyond 1e+100',
+        '{here}/run/metrics.jsonl: unusable lines are ignored: line 1: loss is a number beyond 1e+100',
         written('metrics.jsonl', f'{{"step": 1, "split": "train", "loss": {"9" * 400}}}\n'),
         command=METRICS,
     ),

@@ -48,13 +48,13 @@ BAD_WORKDIRS = {
     ),
     'record a list': run('there is no checkpoint in {here}/run/checkpoints', unsealed, written(RECORD, '[' * 99_999)),
     'record of another kind': run(
-        'checkpoint {here}/run/checkpoints/0 cannot be read: ValueError: its record is none',
+        'checkpoint {here}/run/checkpoints/0 cannot be read: ValueError: its record is not a JSON object',
         unsealed,
         written(RECORD, '{"fingerprint": 3}'),
     ),
     'batch above memory': BadInput('eval.py --workdir={base}/run --batch_size=8000000000', 'the run needs at least'),
     'lock a link': run(
-        '{here}/run/lock: a link to a file; a run writes files into its own folder alone',
+        '{here}/run/lock: a link to a file; a run writes files into its own folder only',
         lambda folder: ((folder / 'lock').unlink(missing_ok=True), (folder / 'lock').symlink_to('config.json')),
         command='train.py --config=tests/training/tiny_run.py --workdir={here}/run --config.data.cache={base}/cache'
         ' --config.data.source=text:{base}/corpus.txt#paragraphs',

@@ -205,7 +205,7 @@ HOSTILE = {
     'metrics': Hostile(
         put('run/metrics.jsonl', lambda here: pickle_of(here) + b'\n'),
         REPORT,
-        '{here}/run/metrics.jsonl: what cannot be used',
+        '{here}/run/metrics.jsonl: unusable lines are ignored',
     ),
     # ---- code beside what is opened ----
     'model code': Hostile(

@@ -1,1 +1,1 @@
-"""The command line: flags, their parsing and --help, and errors as one line and an exit code."""
+"""The command line: definition and parsing of flags, --help, and errors as one line with an exit code."""

@@ -1,4 +1,4 @@
-"""Parses a command's flags, answers bad ones in one line, and ends in an exit code instead of a traceback."""
+"""Parses a command's flags, reports bad flags in one line, and exits with a code instead of a traceback."""
 
 import logging
 import os
@@ -14,9 +14,9 @@ from efficient_attention.processes.stopping import stop_watch
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
-NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
-KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '  # of an error that a config file raises about its argument
-# What Python, absl and ml_collections say of a bad value -> the same in plain words.
+NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # Python's message for 'configs/quickstart.py:small'
+KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '  # start of an error that a config file raises about its argument
+# Messages of Python, absl and ml_collections about a bad value -> the same in plain words.
 SAID: tuple[tuple[str, str], ...] = (
     (
         r'(?:flag )?--(?:model|workdir)=(.*): already defined as (.*)',
@@ -45,14 +45,14 @@ def parse_flags(
     words: str = '',
     command: str = '',
 ) -> list[str]:
-    """Parses the command line into `options`; returns the words that are no flags. With --help, explains and exits.
+    """Parses the command line into `options`; returns the words that are not flags. With --help, prints help and exits.
 
     Args:
-        arguments: the program and what follows.
+        arguments: the program and its arguments.
         required: names of flags that must have a value.
-        options: the flags that are known.
-        words: names of the words that there must be, such as 'METRIC WORKDIR...'; the dots say one or more.
-        command: the sub-command that the flags are those of; begins the line of an error.
+        options: the known flags.
+        words: names of the required words, such as 'METRIC WORKDIR...'; the dots mean one or more.
+        command: the sub-command to which the flags belong; begins the line of an error.
 
     Raises:
         InputError: an unknown flag or config field, a value that does not parse, a missing flag, or too many or too
@@ -62,7 +62,7 @@ def parse_flags(
         try:
             print_help([argument for argument in arguments if argument not in HELP], options, words, command)
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever reads it has seen enough
+        except BrokenPipeError:  # the reader of the output has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
@@ -79,7 +79,7 @@ def parse_flags(
 
 
 def take_command(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
-    """The sub-command, which comes first, and the arguments without it. With --help in its place, explains and exits.
+    """Returns the sub-command, which comes first, and the other arguments. With --help first, prints help and exits.
 
     Raises:
         InputError: there is none, or an unknown one.
@@ -97,7 +97,7 @@ def take_command(arguments: list[str], commands: Collection[str]) -> tuple[str, 
 
 
 def print_help(arguments: list[str], options: flags.FlagValues, words: str, command: str) -> None:
-    """Prints the flags, and where configs are read the config files or, with --config, the fields of that one."""
+    """Prints the flags; if configs are read, also the list of config files or, with --config, that config's fields."""
     title = f'words: {words}\n' if words else ''
     title += f'flags of {command}:' if command else 'flags:'
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
@@ -112,7 +112,7 @@ def print_help(arguments: list[str], options: flags.FlagValues, words: str, comm
 
 
 def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
-    """The flags that the command itself defines, in one list; libraries have others in absl's common one."""
+    """Returns the flags that the command defines; absl's shared list also contains flags of libraries."""
     own = [options[name] for name in options]
     if options is flags.FLAGS:
         own = options.get_key_flags_for_module(sys.argv[0])
@@ -123,17 +123,17 @@ def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
 
 
 def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValues) -> tuple[dict[str, Any], list[str]]:
-    """The values of the flags `names`, None where one is missing, and the words; raises InputError as `parse_flags`."""
+    """Returns the values of the flags `names` (None if missing) and the words; raises InputError as `parse_flags`."""
     where = 'config: ' if 'config' in options else ''
     options.set_gnu_getopt(True)  # flags may follow words
     try:
         words = options(arguments)[1:]
         values = {name: options[name].value for name in names}
         for value in values.values():
-            getattr(value, 'to_dict', None)  # a config that could not be opened raises when it is first touched
+            getattr(value, 'to_dict', None)  # a config that could not be opened raises at its first access
     except flags.Error as error:
         said, name = in_plain_words(_without_traceback(str(error))), getattr(error, 'flagname', '')
-        is_field = 'config' in options and '.' in name  # of a flag that is unknown
+        is_field = 'config' in options and '.' in name  # only an error about an unknown flag has a `flagname`
         raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
         said, plain = one_line(error), in_plain_words(one_line(error))
@@ -149,11 +149,12 @@ def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValu
 
 
 def unknown_field(said: str, arguments: Collection[str]) -> str:
-    """A line on a field that the config lacks: its whole name, and fields of that name in other groups or like it."""
+    """Returns an error line on an unknown config field: its full name, and fields with a similar or the same name."""
     name = said.strip("'").split("'")[0]
     paths = [argument.partition('=')[0].removeprefix('--config.') for argument in arguments]
     path = next((path for path in paths if path.split('.')[-1] == name), name)
-    from efficient_attention.config.nested_dicts import default_fields  # late, as the config's dataclasses take a while
+    # Late import, because the config's dataclasses load slowly.
+    from efficient_attention.config.nested_dicts import default_fields
     from efficient_attention.config.run import RunConfig
 
     groups = [
@@ -167,25 +168,25 @@ def unknown_field(said: str, arguments: Collection[str]) -> str:
 
 
 def check_words(found: list[str], words: str) -> None:
-    """Raises InputError where there are fewer or more words than `words` names."""
+    """Raises InputError if there are fewer or more words than `words` names."""
     names = words.split()
     if found and not names:
         raise InputError(f'{found[0]!r} is no flag; flags and config fields begin with --')
     if len(found) < len(names):
         raise InputError(f'{names[len(found)].removesuffix("...")} is missing')
     if len(found) > len(names) and not words.endswith('...'):
-        raise InputError(f'{found[len(names)]!r} is one word too many; there is {words} alone')
+        raise InputError(f'{found[len(names)]!r} is one word too many; expected: {words}')
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits with a code of `ExitCode`; success is to return."""
+    """Runs `main` and exits with a code of `ExitCode` if it raises; returns if it succeeds."""
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         main()
     except BaseException as error:
-        if (watch := stop_watch()) and watch.is_ending:  # whatever the stop has broken on its way
+        if (watch := stop_watch()) and watch.is_ending:  # whatever error the stop has caused
             watch.end()
         code = answer(error)
         if code is None:
@@ -194,25 +195,25 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def answer(error: BaseException) -> int | None:
-    """The exit code that an error leads to, after its line is said; None for a mistake in the program.
+    """Prints an error's line and returns its exit code; None for an error that is a bug in the program.
 
-    NotImplementedError is bad input, too: a named backend does not serve what is asked of it.
+    NotImplementedError counts as bad input: the named backend does not support the request.
     """
     if isinstance(error, KeyboardInterrupt):
         print('interrupted', file=sys.stderr)
     elif isinstance(error, (InputError, NotImplementedError, RunError)):
         show_error(error)
-    elif EXHAUSTED in str(error):  # what JAX raises, which this file does not load
+    elif EXHAUSTED in str(error):  # JAX's error; this file does not import JAX
         found = re.search(r'[Oo]ut of memory[^.]*', str(error))
         which = found[0] if found else EXHAUSTED
-        show_error(RunError(f'the device has not enough memory ({which}); take fewer rows at a time, or beams'))
-    elif not isinstance(error, RunStopped):  # which the run has said
+        show_error(RunError(f'the device has not enough memory ({which}); take fewer rows or beams at a time'))
+    elif not isinstance(error, RunStopped):  # the run has already reported it
         return None
     return exit_code(error)
 
 
 def _without_traceback(text: str) -> str:
-    """`text` with nothing but the last line of the traceback that ml_collections puts into its messages."""
+    """Returns `text` with only the last line of the traceback that ml_collections puts into its messages."""
     if NO_ARGUMENT in text:
         return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
@@ -220,7 +221,7 @@ def _without_traceback(text: str) -> str:
 
 
 def in_plain_words(text: str) -> str:
-    """A line about a flag; if it ends with a message of a library, plain words replace that message."""
+    """Returns a line about a flag, with the message of a library at its end replaced by plain words."""
     for said, plain in SAID:
         if match := re.search(f'{said}$', text, re.DOTALL):
             return text[: match.start()] + match.expand(plain)

@@ -1,6 +1,6 @@
-"""Texts of --help about configs: a list of them, and every field of one with its value and its comment.
+"""Texts of --help about configs: a list of all configs, and every field of one config with its value and comment.
 
-The comments are those beside the fields in the dataclasses of the configs, read from their source.
+The comments are read from the source of the config dataclasses.
 """
 
 import ast
@@ -20,25 +20,25 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
-WIDTH = 100  # columns of a line
+WIDTH = 100  # columns per line
 INDENT = '  '
-COMMENTS_AT = 44  # column; a longer field has its comment on the lines below
+COMMENTS_AT = 44  # column; the comment of a longer field starts on the next line
 
 
 def list_configs(folder: Path = CONFIGS) -> str:
-    """Each config file with the first line of its docstring, and what may follow its name after a colon.
+    """Returns the list of config files: each with the first line of its docstring and the argument after a colon.
 
-    A file is read, not run, but for the values of its argument: one that fails is listed with what is known of it.
+    Files are parsed, not run, except to find the values of an argument. A file that fails is listed with what is known.
     """
     entries = [_config_entry(path, folder) for path in sorted(folder.rglob('*.py')) if path.is_file()]
     return '\n'.join(['configs (--help --config <file> lists its fields):', *filter(None, entries)])
 
 
 def list_fields(values: Mapping[str, Any]) -> str:
-    """Every field of a config, as it is set on the command line, with its value and its comment.
+    """Returns every field of a config as it is set on the command line, with its value and comment.
 
     Args:
-        values: nested dicts with the fields of `RunConfig`; None = open, filled in when the run starts.
+        values: nested dicts with the fields of `RunConfig`; None = open, set when the run starts.
     """
     lines = ['fields of the config, with their values:']
     for name, comment in field_comments(RunConfig).items():
@@ -53,7 +53,7 @@ def list_fields(values: Mapping[str, Any]) -> str:
 
 
 def field_comments(kind: type) -> dict[str, str]:
-    """Field -> the comment beside it in the source of a dataclass, or the lines of comment above it; '' = none."""
+    """Returns {field: comment} of a dataclass, read at the end of the field's line or on the lines above; '' = none."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base):
@@ -76,7 +76,7 @@ def _comments_of_class(kind: type) -> dict[str, str]:
 
 
 def _comments_by_line(source: str) -> tuple[dict[int, str], set[int]]:
-    """Line -> its comment without '#', and the lines that hold nothing else."""
+    """Returns {line: comment without '#'}, and the lines that contain only a comment."""
     comments, alone = {}, set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -94,7 +94,7 @@ def _comment_above(line: int, comments: Mapping[int, str], alone: set[int]) -> l
 
 
 def _config_entry(path: Path, folder: Path) -> str:
-    """A config file's lines in the list; '' for a file that is no config. A file that is damaged says so there."""
+    """Returns a config file's lines in the list; '' if it is not a config; for a damaged file, lines that say so."""
     name = f'{INDENT}{path.relative_to(folder.parent)}'
     try:
         tree = ast.parse(path.read_bytes(), path.name)
@@ -120,7 +120,7 @@ def _binds_get_config(tree: ast.Module) -> bool:
 
 
 def _argument_of(tree: ast.Module) -> str:
-    """The first argument of a file's `get_config`, the one that a colon gives, with its default; '' = none is seen."""
+    """Returns name and default of `get_config`'s first argument, which follows a colon after the path; '' = none."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
     if not defined:
         return ''
@@ -134,16 +134,16 @@ def _argument_of(tree: ast.Module) -> str:
 
 
 def _default_text(default: ast.expr) -> str:
-    """A default as it is typed behind the colon where it is a text, else as it is written in the file."""
+    """Returns a default as it is typed after the colon if it is a string, otherwise as in the source."""
     if isinstance(default, ast.Constant) and isinstance(default.value, str) and default.value:
         return default.value
     return ast.unparse(default)
 
 
 def _known_values(path: Path) -> str:
-    """The values that a config's argument may have, out of the config's own refusal of '?'; '' = they are not told.
+    """Returns the values that a config's argument may have, from the config's own error for '?'; '' = not known.
 
-    This runs the file, and whatever goes wrong in it means that they are not told.
+    This runs the file; after any error in the file the values are not known.
     """
     spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)
     assert spec and spec.loader
@@ -157,7 +157,7 @@ def _known_values(path: Path) -> str:
 
 
 def _field_lines(field: str, comment: str) -> Iterator[str]:
-    """A field and its comment within the width, the comment's lines below one another."""
+    """Yields a field and its comment within the width, with the comment's lines below one another."""
     start = f'{INDENT}{field}'
     if not comment:
         yield start
@@ -171,7 +171,7 @@ def _field_lines(field: str, comment: str) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value as it reads in Python; what is open is filled in when the run starts."""
+    """Returns a value as Python text; '(open)' for a value that is set when the run starts."""
     return '(open)' if value is None else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""The flags with which a command joins the other processes of a run that spans several hosts."""
+"""Flags with which a command joins the other processes of a run that spans several hosts."""
 
 import contextlib
 import functools
@@ -10,7 +10,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.processes.hosts import among_hosts, join_cluster, join_hosts
 from efficient_attention.processes.meeting import Facts, Place
 
-flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
+flags.disclaim_key_flags()  # --help then lists these flags under the calling command, not under this module
 
 PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
 
@@ -18,22 +18,22 @@ PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
 def define_host_flags() -> None:
     """Defines the flags that `hosts_of_flags` reads."""
     flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
-    flags.DEFINE_string('coordinator', None, 'host:port of process 0, where the cluster does not tell.')
-    flags.DEFINE_integer('process_count', None, 'Processes of the run, where the cluster does not tell.')
-    flags.DEFINE_integer('process_id', None, 'Number of this process, where the cluster does not tell.')
-    flags.DEFINE_string('bind_address', None, 'Host on which process 0 listens, if not that of --coordinator.')
+    flags.DEFINE_string('coordinator', None, 'host:port of process 0, if the cluster does not provide it.')
+    flags.DEFINE_integer('process_count', None, 'Processes of the run, if the cluster does not provide it.')
+    flags.DEFINE_integer('process_id', None, 'Number of this process, if the cluster does not provide it.')
+    flags.DEFINE_string('bind_address', None, 'Host on which process 0 listens, if not the host of --coordinator.')
     flags.DEFINE_float('join_timeout', 300.0, 'Seconds that processes wait for one another at the start.')
 
 
 def hosts_of_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
-    """Joins the run's other processes, if the command line says so, until the end of the block (`among_hosts`).
+    """Joins the run's other processes, if --distributed is given, until the end of the block (`among_hosts`).
 
     Args:
-        facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
+        facts: nested dicts that must be equal in all processes; code and package versions are compared as well.
 
     Raises:
-        InputError: the flags do not serve, or the processes are not about to run the same.
-        PeerError: not all processes came.
+        InputError: the flags are unusable, or the processes disagree on code, versions or facts.
+        PeerError: not all processes connected.
     """
     options: dict[str, Any] = {name: flags.FLAGS[name].value for name in PLACE_FLAGS}
     if not flags.FLAGS['distributed'].value:

@@ -1,1 +1,1 @@
-"""What a training step costs on devices that need not be there, read from the program compiled for them."""
+"""Plans a training run: computes the cost of a step from its compiled program, without having the devices."""

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: how many, over which axes of the mesh, and the bytes that a device sends."""
+"""The collectives of a compiled program: their number, their mesh axes, and the bytes that a device sends."""
 
 import dataclasses
 import math
@@ -16,13 +16,13 @@ _IOTA_GROUPS = re.compile(rf'replica_groups={_IOTA}')
 _MESH_GROUPS = re.compile(rf'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({_IOTA}\))? \{{([^}}]*)\}}')
 
 KINDS = ('all-gather', 'all-reduce', 'reduce-scatter', 'all-to-all', 'collective-permute', 'collective-broadcast')
-# The TPU compiler keeps a reduce-scatter as a fusion of an all-reduce and the slice that a device keeps.
+# The TPU compiler represents a reduce-scatter as a fusion of an all-reduce and the slice that a device keeps.
 SCATTER = 'all-reduce-scatter'
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All collectives of one kind over the same axes of the mesh, in one step."""
+    """The sum of all collectives of one kind over the same axes of the mesh, in one step."""
 
     kind: str
     axes: str  # names joined by '+'
@@ -32,10 +32,10 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One collective instruction of a program, in which several devices take part.
+    """One collective instruction of a program, executed by several devices.
 
-    `members` exchange with one another along `axes` of the mesh, of which each brings `operands` along and gets
-    `results`, `times` in one call of the program.
+    Its `members` exchange data along `axes` of the mesh. Each member contributes `operands` and receives `results`,
+    `times` times per call of the program.
     """
 
     kind: str
@@ -47,12 +47,12 @@ class Exchange:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that one device sends in one call of the program."""
+        """The bytes that one device sends in one call of the program."""
         return self.times * sent_bytes(self.kind, sum(shape.bytes for shape in self.operands), self.members)
 
 
 def collectives_of(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """The collectives of one call of the program on a mesh, those that send most first."""
+    """Returns the collectives of one call of the program on a mesh, sorted by sent bytes, largest first."""
     found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for one in exchanges(program.executed(), mesh_shape):
         count, sent = found[one.kind, one.axes]
@@ -62,9 +62,9 @@ def collectives_of(program: Program, mesh_shape: Mapping[str, int]) -> list[Coll
 
 
 def exchanges(runs: Iterable[Executed], mesh_shape: Mapping[str, int]) -> Iterator[Exchange]:
-    """The collectives of a mesh among the instructions of a program.
+    """Yields the collectives of a program on a mesh.
 
-    An instruction that the compiler split over several computations, to run beside others, counts once.
+    The compiler may split one instruction over several computations, to overlap it with others; it is yielded once.
     """
     seen: set[tuple[str, str]] = set()
     for run in runs:
@@ -78,14 +78,14 @@ def exchanges(runs: Iterable[Executed], mesh_shape: Mapping[str, int]) -> Iterat
 
 
 def results_of(run: Executed) -> tuple[Shape, ...]:
-    """The shapes of a collective's results; one that only begins lists its operands before them."""
+    """Returns the shapes of a collective's results; a '-start' instruction lists its operands before them."""
     shapes, operands = run.instruction.shapes, len(run.operand_shapes())
     has_operands = run.instruction.opcode.endswith('-start') and len(shapes) > operands
     return shapes[operands:] if has_operands else shapes
 
 
 def kind_of(run: Executed) -> str | None:
-    """The kind of a collective; None for another instruction, and for the end of a collective that began before."""
+    """Returns the kind of a collective; None for other instructions and for the end of an asynchronous collective."""
     kind = run.instruction.opcode.removesuffix('-start')
     if kind not in KINDS:
         return None
@@ -93,10 +93,10 @@ def kind_of(run: Executed) -> str | None:
 
 
 def is_seen(run: Executed, seen: set[tuple[str, str]]) -> bool:
-    """Whether a part of the same collective was met in the same loop or the main program; remembers it.
+    """Returns whether another part of the same collective was seen in this loop or main program; records the part.
 
-    Only fusions hold parts of one collective, which then share a channel. Instructions that stand alone may share it,
-    too: all that are traced inside `jax.shard_map` do.
+    Only fusions hold parts of one collective, which share a channel. Separate instructions may share a channel too: all
+    instructions traced inside `jax.shard_map` do.
     """
     channel = re.search(r'channel_id=(\d+)', run.instruction.attributes)
     if channel is None or not run.is_fused:
@@ -109,16 +109,16 @@ def is_seen(run: Executed, seen: set[tuple[str, str]]) -> bool:
 
 
 def sent_bytes(kind: str, operand_bytes: float, members: int) -> float:
-    """Bytes that one of `members` devices sends round a ring; `operand_bytes` is what each brings along."""
+    """Returns the bytes that one of `members` devices sends around a ring; `operand_bytes`: of one device."""
     share = (members - 1) / members
     factors = {'all-gather': members - 1, 'all-reduce': 2 * share, 'reduce-scatter': share, 'all-to-all': share}
     return operand_bytes * factors.get(kind, 1)
 
 
 def groups_of(attributes: str, devices: int) -> np.ndarray:
-    """int [groups, members]: the devices that exchange with one another; pairs (from, to) of a permutation.
+    """Returns int [groups, members]: the devices that exchange with one another; for permutations, pairs (from, to).
 
-    XLA writes groups as a list, as a reshaped and transposed range, or as axes of a mesh of its own.
+    XLA writes groups as a list, as a reshaped and transposed range, or as axes of its own mesh.
     """
     if listed := _LISTED.search(attributes):
         groups = [[int(device) for device in group.split(',')] for group in re.findall(r'\{([\d,]+)\}', listed[1])]
@@ -131,7 +131,7 @@ def groups_of(attributes: str, devices: int) -> np.ndarray:
 
 
 def iota(sizes: str, reshaped: str | None, transposed: str | None) -> np.ndarray:
-    """The array that XLA writes as [sizes]<=[reshaped]T(transposed), or as [reshaped]T(transposed)."""
+    """Returns the array that XLA writes as [sizes]<=[reshaped]T(transposed), or as [reshaped]T(transposed)."""
     shape = integers(sizes)
     if reshaped is None:
         array = np.arange(int(np.prod(shape))).reshape(shape)
@@ -141,9 +141,10 @@ def iota(sizes: str, reshaped: str | None, transposed: str | None) -> np.ndarray
 
 
 def mesh_groups(mesh: str, sizes: str | None, reshaped: str | None, transposed: str | None, axes: str) -> np.ndarray:
-    """The groups over some axes of the mesh that XLA writes as 'name'=size, ...; ids are a range where none are given.
+    """Returns the groups over some axes of a mesh that XLA writes as 'name'=size, ...
 
-    An axis may be a part of one, 'name':(before)size, where `before` positions of the axis lie before it.
+    Without device ids, the ids are a range. An axis may be part of a mesh axis: 'name':(before)size, where `before`
+    positions of the mesh axis come before the part.
     """
     shape = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
     total = int(np.prod(list(shape.values())))
@@ -165,12 +166,12 @@ def mesh_groups(mesh: str, sizes: str | None, reshaped: str | None, transposed: 
 
 
 def axes_of(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> str:
-    """The axes of the mesh along which the members of a group lie apart, such as 'data+fsdp'."""
+    """Returns the mesh axes along which the members of a group differ, such as 'data+fsdp'."""
     places = np.stack(np.unravel_index(groups, list(mesh_shape.values())), axis=-1)  # [groups, members, axes]
     differs = (places != places[:, :1]).any(axis=(0, 1))
     return '+'.join(name for name, is_axis in zip(mesh_shape, differs, strict=True) if is_axis)
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """The numbers of a list with commas."""
+    """Returns the integers of a comma-separated list."""
     return tuple(int(number) for number in text.split(',') if number)

@@ -1,4 +1,4 @@
-"""Operations, memory traffic and the compiler's cycles of one call of a compiled program on one device."""
+"""The FLOPs, memory traffic and estimated cycles of one call of a compiled program on one device."""
 
 import dataclasses
 import math
@@ -17,15 +17,15 @@ SLICES = frozenset(('dynamic-slice', 'slice', 'gather'))
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one call costs a device."""
+    """The cost of one call on one device."""
 
-    flops: float  # of matrix products, a multiply-add counts two
-    bytes: float  # read and written in the device's main memory; padding of tiles left out
-    cycles: float  # as the compiler estimates them, collectives left out; 0 where it does not
+    flops: float  # of matrix products; a multiply-add counts two
+    bytes: float  # read and written in the device's main memory, without padding of tiles
+    cycles: float  # estimated by the compiler, without collectives; 0 if it gives no estimate
 
 
 def cost_of(program: Program) -> Cost:
-    """The cost of one call of a program; loops count as often as they run."""
+    """Returns the cost of one call of a program; instructions in loops count as often as they run."""
     flops = traffic = cycles = 0.0
     for run in program.executed():
         flops += run.times * flops_of(run)
@@ -37,7 +37,7 @@ def cost_of(program: Program) -> Cost:
 
 
 def flops_of(run: Executed) -> float:
-    """Operations of a matrix product, which the TPU compiler writes as a convolution; 0 for anything else."""
+    """Returns the FLOPs of a matrix product, on TPUs written as a convolution; 0 for other instructions."""
     instruction = run.instruction
     if instruction.opcode not in ('dot', 'convolution'):
         return 0.0
@@ -50,7 +50,7 @@ def flops_of(run: Executed) -> float:
 
 
 def convolution_flops(instruction: Instruction, result: Shape, left: Shape, kernel: Shape) -> float:
-    """Multiply-adds of a convolution times two, without those on padding and between dilated elements."""
+    """Returns the FLOPs of a convolution (two per multiply-add), without padding and gaps between dilated elements."""
     labels = _LABELS.search(instruction.attributes)
     assert labels, instruction
     window = _WINDOW.search(instruction.attributes)
@@ -65,7 +65,7 @@ def convolution_flops(instruction: Instruction, result: Shape, left: Shape, kern
 
 
 def used_places(window: dict[str, str], outputs: int, inputs: int) -> int:
-    """Pairs of an output and a place of the window, along one dimension, that read an element of the input."""
+    """Returns the number of pairs (output, window position) along one dimension that read an input element."""
     stride, dilation, between = (int(window.get(name, 1)) for name in ('stride', 'rhs_dilate', 'lhs_dilate'))
     before = int(window.get('pad', '0_0').split('_')[0])
     places = np.arange(int(window.get('size', 1))) * dilation - before
@@ -74,9 +74,13 @@ def used_places(window: dict[str, str], outputs: int, inputs: int) -> int:
 
 
 def bytes_of(run: Executed, program: Program) -> float:
-    """Bytes that an instruction reads and writes in main memory; of an operand of which it reads a slice, the slice."""
+    """Returns the bytes that an instruction reads and writes in main memory.
+
+    If an instruction reads only a slice of an operand, only the slice counts.
+    """
     instruction = run.instruction
-    if instruction.opcode in STILL or instruction.opcode.endswith('-done'):  # '-done' ends what '-start' has begun
+    # '-done' only ends an asynchronous '-start'.
+    if instruction.opcode in STILL or instruction.opcode.endswith('-done'):
         return 0.0
     inner = program.computations.get(instruction.called[0], {}) if instruction.opcode == 'fusion' else {}
     if inner:
@@ -91,7 +95,7 @@ def bytes_of(run: Executed, program: Program) -> float:
 
 
 def fusion_bytes(inner: Computation) -> float:
-    """Bytes that a fusion with these instructions reads and writes; its last one gives the result."""
+    """Returns the bytes that a fusion of these instructions reads and writes; its last instruction is the result."""
     parameters = [line for line in inner.values() if line.opcode == 'parameter']
     root = list(inner.values())[-1]
     results = [inner[name] for name in root.operands if name in inner] if root.opcode == 'tuple' else [root]
@@ -100,7 +104,7 @@ def fusion_bytes(inner: Computation) -> float:
 
 
 def read_bytes(parameter: Instruction, inner: Computation) -> float:
-    """Bytes that a fusion reads of a parameter: of what it slices or updates, the part that it touches."""
+    """Returns the bytes that a fusion reads of a parameter; for slices and updates, only the accessed part."""
     total, waiting = 0.0, [parameter]
     while waiting:
         source = waiting.pop()
@@ -116,7 +120,7 @@ def read_bytes(parameter: Instruction, inner: Computation) -> float:
 
 
 def written_bytes(result: Instruction, inner: Computation) -> float:
-    """Bytes that a fusion writes of one of its results: of an update in place, the part that is new."""
+    """Returns the bytes that a fusion writes of a result; for an in-place update, only the new part."""
     source = result
     while source.opcode == 'bitcast' and source.operands[0] in inner:
         source = inner[source.operands[0]]
@@ -126,5 +130,5 @@ def written_bytes(result: Instruction, inner: Computation) -> float:
 
 
 def in_memory(shapes: tuple[Shape, ...]) -> float:
-    """Bytes of those shapes that lie in main memory."""
+    """Returns the bytes of the shapes that are in main memory."""
     return sum(shape.bytes for shape in shapes if shape.space == 0)

@@ -1,4 +1,4 @@
-"""What a config's training step costs on a topology, and the largest batch that fits there."""
+"""Plans a config's training step on a topology: memory, cost, estimated time, and the largest batch that fits."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,47 +13,47 @@ from efficient_attention.planning.step import PlannedStep, compile_step
 from efficient_attention.planning.topology import Topology, devices_of
 from efficient_attention.training.throughput import peak_flops
 
-MOST_COMPILED = 3  # batches, in the search for the largest
-ENOUGH = 0.9  # of the memory: a batch that takes so much is near enough to the largest
+MOST_COMPILED = 3  # most batches compiled in the search for the largest batch
+ENOUGH = 0.9  # share of the memory; the search stops at a batch that uses this much
 
 
 class Line(NamedTuple):
-    """Bytes of a device as a function of the rows of the global batch."""
+    """A linear model of a device's bytes as a function of the rows of the global batch."""
 
     fixed: float
     per_row: float
 
     @classmethod
     def through(cls, points: dict[int, int]) -> 'Line':
-        """The line through the two largest sizes, rows -> bytes."""
+        """Returns the line through the two largest sizes; `points`: rows -> bytes."""
         (rows, needed), (before, needed_before) = sorted(points.items(), reverse=True)[:2]
         per_row = max((needed - needed_before) / (rows - before), 0.0)
         return cls(needed - per_row * rows, per_row)
 
     def rows(self, limit: int, step: int) -> int:
-        """The most rows, in steps of `step`, that stay within `limit` bytes; 0 where rows cost nothing."""
+        """Returns the most rows, a multiple of `step`, that stay within `limit` bytes; 0 if rows cost nothing."""
         return max(int((limit - self.fixed) / self.per_row) // step, 0) * step if self.per_row else 0
 
 
 class Largest(NamedTuple):
-    """What a search has found."""
+    """The result of the search for the largest batch."""
 
     rows: int  # 0 = no batch fits
-    points: dict[int, int]  # rows that were compiled -> bytes of a device
+    points: dict[int, int]  # rows of each compiled batch -> bytes of a device
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Seconds of a step; None where what they follow from is not known."""
+    """Estimated seconds of a step; None if a needed figure is not known."""
 
-    products: float | None  # of the matrix products at the published peak
-    traffic: float | None  # of the reads and writes at the published bandwidth
-    compiler: float | None  # by the compiler's own cycles, collectives left out
-    collectives: float | None  # if each axis sends at the published rate of a ring and nothing is hidden
+    products: float | None  # matrix products at the published peak
+    traffic: float | None  # reads and writes at the published bandwidth
+    compiler: float | None  # the compiler's estimated cycles, without collectives
+    collectives: float | None  # if each axis sends at the published rate of a ring, without overlap
 
     @property
     def step(self) -> float | None:
-        """All of a step if no collective runs beside anything else: an upper estimate."""
+        """An upper estimate of the whole step's seconds, without overlap of collectives and computation."""
         roofline = None if self.products is None or self.traffic is None else max(self.products, self.traffic)
         compute = self.compiler if self.compiler is not None else roofline
         return None if compute is None or self.collectives is None else compute + self.collectives
@@ -65,16 +65,16 @@ class Plan:
 
     topology: Topology
     step: PlannedStep
-    batch_size: int  # that the step was compiled for
-    cost: Cost | None  # None where the step fits on no device
+    batch_size: int  # batch size for which the step was compiled
+    cost: Cost | None  # None if the step fits on no device
     collectives: list[Collective]
-    uncounted_loops: int  # loops that count once because nobody says how often they run
+    uncounted_loops: int  # loops counted as one turn, because their number of turns is not known
     estimate: Estimate
-    largest: Largest | None  # None where it was not asked for
+    largest: Largest | None  # None if it was not searched for
 
     @property
     def activation_bytes(self) -> int | None:
-        """The part of the temporary memory that grows with the rows; None where only one batch was compiled."""
+        """The part of the temporary memory that grows with the rows; None if only one batch was compiled."""
         if self.largest is None or len(self.largest.points) < 2:
             return None
         growing = Line.through(self.largest.points).per_row * self.batch_size
@@ -82,9 +82,9 @@ class Plan:
 
 
 def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True) -> Plan:
-    """Compiles the step for the config's batch and, if it is searched for, for the largest batch that fits.
+    """Compiles the step for the config's batch, optionally searches for the largest batch, and returns the plan.
 
-    Where the config's batch does not fit, the plan is that of the largest one.
+    If the config's batch does not fit, the plan describes the largest batch that fits.
 
     Raises:
         InputError: the environment cannot compile for the topology, or the config does not fit its devices.
@@ -108,21 +108,21 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
 
 
 def rows_step(step: PlannedStep) -> int:
-    """What the rows of a batch must be a multiple of: the devices that share them times the micro-batches."""
+    """Returns the factor of which batch rows must be a multiple: the devices that share rows times micro-batches."""
     shape = step.run.mesh.shape
     return shape['data'] * shape['fsdp'] * step.run.config.train.micro_batches
 
 
 def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: int, limit: int) -> Largest:
-    """The largest batch within `limit` bytes of those that were compiled, by a straight line through their sizes.
+    """Returns the largest compiled batch within `limit` bytes, searched with a linear model of bytes per row.
 
-    The first guess takes all but the bytes of 0 rows for what grows with them; each next one, the line through the
-    last two.
+    The first guess assumes that all bytes beyond those of 0 rows grow with the rows. Each next guess uses the line
+    through the last two batches.
 
     Args:
-        needed: compiles a batch of so many rows and returns the bytes of a device.
-        start: bytes of 0 rows, as far as they are known, and of the first batch, which is compiled.
-        step: what the number of rows must be a multiple of.
+        needed: compiles a batch of this many rows and returns the bytes of a device.
+        start: known bytes of 0 rows, and bytes of the first, already compiled batch.
+        step: the number of rows must be a multiple of it.
         limit: bytes of a device.
     """
     points = dict(start)
@@ -140,7 +140,7 @@ def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: 
 
 
 def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: Largest | None) -> Plan:
-    """The plan that follows from a compiled step."""
+    """Returns the plan of a compiled step."""
     program = step.program
     cost = cost_of(program) if program else None
     collectives = collectives_of(program, step.run.mesh.shape) if program else []
@@ -150,7 +150,7 @@ def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: Largest |
 
 
 def estimate_of(topology: Topology, step: PlannedStep, cost: Cost | None, collectives: list[Collective]) -> Estimate:
-    """The seconds of a step; none for a CPU, of which nothing is published."""
+    """Returns the estimated seconds of a step; all None for a CPU, for which no figures are published."""
     chip, peak = topology.chip, peak_flops(step.run.mesh.devices.flat[0].device_kind)
     if chip is None or peak is None or cost is None:
         return Estimate(None, None, None, None)
@@ -160,7 +160,7 @@ def estimate_of(topology: Topology, step: PlannedStep, cost: Cost | None, collec
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan's figures for a JSON file."""
+    """Returns the plan's figures as a dict for a JSON file."""
     memory = dataclasses.asdict(plan.step.memory)
     return {
         'topology': dataclasses.asdict(plan.topology),

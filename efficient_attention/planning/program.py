@@ -1,7 +1,7 @@
-"""The text of a compiled program (HLO) as computations of instructions, and how often each instruction runs.
+"""Parses the text of a compiled program (HLO) into instructions, and counts how often each instruction runs.
 
-XLA's own cost analysis counts the body of a loop once, and the layers of a model are such a body, so what a step costs
-is added up here instead, loop by loop.
+XLA's own cost analysis counts the body of a loop once. The layers of a model are such a loop body. Therefore the cost
+of a step is computed here, with all turns of each loop.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 
-# Bytes of an element; the types whose names do not tell it.
+# Bytes per element, for types whose names do not contain the width.
 _WIDTHS = {'pred': 1, 'token': 0, 'opaque': 0, 'c64': 8, 'c128': 16, 's4': 0.5, 'u4': 0.5}
 _SHAPE = re.compile(r'\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.\-]+)')
@@ -19,14 +19,14 @@ _LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
 _CALLED = re.compile(r'\b(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.\-]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-# Instructions that compute and move nothing by themselves.
+# Instructions that neither compute nor move data themselves.
 STILL = frozenset(('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional', 'call'))
 STILL |= {'after-all', 'partition-id', 'replica-id'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """An array of a program; `space` 0 is the device's main memory."""
+    """An array in a program; `space` 0 is the device's main memory."""
 
     dtype: str
     sizes: tuple[int, ...]
@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def bytes(self) -> float:
-        """Bytes without padding."""
+        """The array's bytes, without padding."""
         return math.prod(self.sizes) * width_of(self.dtype)
 
 
@@ -44,13 +44,13 @@ class Instruction:
 
     name: str
     opcode: str
-    shapes: tuple[Shape, ...]  # of the result; several where it is a tuple
+    shapes: tuple[Shape, ...]  # shapes of the result; several if it is a tuple
     operands: tuple[str, ...]
-    attributes: str  # what follows the operands; of a constant, or a parameter, its value in brackets before that
+    attributes: str  # the text after the operands; for a constant or parameter, it begins with the value in brackets
 
     @functools.cached_property
     def called(self) -> tuple[str, ...]:
-        """The computations that it runs; a reduction's, which is applied to single elements, is none."""
+        """The computations that the instruction runs, without the function that a reduction applies to elements."""
         branches = _BRANCHES.search(self.attributes)
         if branches:
             return tuple(_NAME.findall(branches[1]))
@@ -64,34 +64,34 @@ Computation = dict[str, Instruction]
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-    """An instruction with the computation that it stands in and how often it runs in one call of the program."""
+    """An instruction with its computation, and how often it runs in one call of the program."""
 
     instruction: Instruction
     computation: Computation
     times: int
-    name: str  # of the computation
-    scope: str  # the main computation, loop body or branch that it stands in, directly or within a fusion
+    name: str  # name of the computation
+    scope: str  # the main computation, loop body or branch that contains the instruction, directly or within a fusion
 
     @property
     def is_fused(self) -> bool:
-        """Whether it is part of a fusion, which runs as one."""
+        """Whether the instruction is part of a fusion, which runs as one unit."""
         return self.name != self.scope
 
     def operand_shapes(self) -> tuple[Shape, ...]:
-        """The shapes of its operands."""
+        """Returns the shapes of the instruction's operands."""
         found = (self.computation.get(name) for name in self.instruction.operands)
         return tuple(shape for operand in found if operand for shape in operand.shapes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The computations of a program by name, and the one that runs first."""
+    """The computations of a program by name, and the name of the first one."""
 
     computations: dict[str, Computation]
     entry: str
 
     def executed(self) -> Iterator[Executed]:
-        """Every instruction that runs, with those inside fusions and loops; of a condition, the longest branch."""
+        """Yields every executed instruction, also inside fusions and loops; of a condition, only the longest branch."""
         return self._executed(self.entry, 1, self.entry)
 
     def _executed(self, name: str, times: int, scope: str) -> Iterator[Executed]:
@@ -104,12 +104,12 @@ class Program:
                 yield from self._executed(called, inner, scope if is_part else called)
 
     def running(self, instruction: Instruction) -> tuple[str, ...]:
-        """The computations that an instruction runs: of the branches of a condition one, and the longest is taken."""
+        """Returns the computations that an instruction runs; of a condition's branches, only the longest."""
         called = instruction.called
         return (max(called, key=self.elements),) if instruction.opcode == 'conditional' and called else called
 
     def elements(self, name: str) -> int:
-        """How many elements all results of a computation have, as a measure of how long it runs."""
+        """Returns the number of elements in all results of a computation, as a measure of its run time."""
         return sum(
             run.times * sum(math.prod(shape.sizes) for shape in run.instruction.shapes)
             for run in self._executed(name, 1, name)
@@ -117,10 +117,10 @@ class Program:
         )
 
     def trips(self, loop: Instruction, computation: Computation) -> int | None:
-        """How often the body of a loop in this computation runs; None where the program does not tell.
+        """Returns how often the body of a loop in this computation runs; None if the program does not tell.
 
-        It is what the compiler says, or follows from a condition `counter < limit`, the counter's first value and what
-        the body adds to it: more than 1 in loops that the compiler has unrolled.
+        The number is stated by the compiler. Otherwise it follows from a condition `counter < limit`, the counter's
+        first value and its increment in the body. The increment exceeds 1 in loops that the compiler has unrolled.
         """
         known = _TRIPS.search(loop.attributes)
         if known:
@@ -139,13 +139,13 @@ class Program:
         return -(-(limit - (start or 0)) // steps[0]) if is_sum else None
 
     def endless(self) -> list[str]:
-        """The loops whose number of turns is not known, which count as one turn."""
+        """Returns the names of loops with an unknown number of turns; they count as one turn."""
         loops = {run.instruction.name: run for run in self.executed() if run.instruction.opcode == 'while'}
         return [name for name, run in loops.items() if self.trips(run.instruction, run.computation) is None]
 
 
 def comparison(condition: Computation) -> tuple[int, int] | None:
-    """Of a condition `element < limit` of a loop: the element's place in the loop's tuple, and the limit."""
+    """Returns, for a loop condition `element < limit`, the element's index in the loop's tuple, and the limit."""
     compares = [line for line in condition.values() if line.opcode == 'compare' and 'direction=LT' in line.attributes]
     if len(compares) != 1:
         return None
@@ -156,7 +156,7 @@ def comparison(condition: Computation) -> tuple[int, int] | None:
 
 
 def element(made: Instruction, place: int, computation: Computation) -> Instruction | None:
-    """The instruction that gives an element of a tuple, where the tuple is made of single results; else None."""
+    """Returns the instruction that computes an element of a tuple; None if the tuple is not built from elements."""
     found = computation.get(made.operands[place]) if made.opcode == 'tuple' else None
     while found is not None and found.opcode in ('copy', 'bitcast'):
         found = computation.get(found.operands[0])
@@ -164,7 +164,7 @@ def element(made: Instruction, place: int, computation: Computation) -> Instruct
 
 
 def constant_of(instruction: Instruction | None, computation: Computation) -> int | None:
-    """The value of a whole number in a program, copied or not; None for any other instruction."""
+    """Returns the value of an integer constant, possibly copied; None for any other instruction."""
     while instruction is not None and instruction.opcode in ('copy', 'bitcast'):
         instruction = computation.get(instruction.operands[0])
     value = re.match(r'(-?\d+)\)', instruction.attributes) if instruction and instruction.opcode == 'constant' else None
@@ -172,7 +172,7 @@ def constant_of(instruction: Instruction | None, computation: Computation) -> in
 
 
 def parse_program(text: str) -> Program:
-    """The program of a compiled module's text (`jax.stages.Compiled.as_text`)."""
+    """Returns the program parsed from a compiled module's text (`jax.stages.Compiled.as_text`)."""
     computations: dict[str, Computation] = {}
     entry, current = '', {}
     for line in text.splitlines():
@@ -187,7 +187,7 @@ def parse_program(text: str) -> Program:
 
 
 def parse_instruction(name: str, text: str) -> Instruction:
-    """The instruction `name` from what follows its equals sign: shape, opcode, operands in brackets, attributes."""
+    """Returns the instruction `name`, parsed from the text after '=': shape, opcode, operands, attributes."""
     end = closing_bracket(text) if text.startswith('(') else text.index(' ')
     kind, _, rest = text[end:].lstrip().partition('(')
     stop = closing_bracket('(' + rest) - 1
@@ -198,7 +198,7 @@ def parse_instruction(name: str, text: str) -> Instruction:
 
 
 def closing_bracket(text: str) -> int:
-    """The place behind the bracket that closes the one that `text` begins with."""
+    """Returns the index after the bracket that closes the first bracket of `text`."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == '(') - (letter == ')')
@@ -208,7 +208,7 @@ def closing_bracket(text: str) -> int:
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """The arrays in the text of a shape, such as 'bf16[2,3]{1,0}' or '(f32[], s32[4])'."""
+    """Returns the arrays in the text of a shape, such as 'bf16[2,3]{1,0}' or '(f32[], s32[4])'."""
     return tuple(
         Shape(
             dtype,
@@ -220,7 +220,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 
 
 def width_of(dtype: str) -> float:
-    """Bytes of an element of an HLO type, such as 'bf16' or 'f8e4m3fn'."""
+    """Returns the bytes per element of an HLO type, such as 'bf16' or 'f8e4m3fn'."""
     if dtype in _WIDTHS:
         return _WIDTHS[dtype]
     bits = re.match(r'[a-z]+(\d+)', dtype)

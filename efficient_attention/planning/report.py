@@ -1,4 +1,4 @@
-"""A plan as text."""
+"""Formats a training plan as text for a terminal."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ in_bytes = functools.partial(in_units, decimals=2)
 
 
 def report(plan: Plan) -> str:
-    """The plan in lines for a terminal."""
+    """Returns the plan as lines of text for a terminal."""
     title = f'{plan.step.run.describe()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
     return '\n'.join(
         [title, *teacher_lines(plan), *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)]
@@ -28,7 +28,7 @@ def report(plan: Plan) -> str:
 
 
 def row_length(plan: Plan) -> str:
-    """How long the rows are; where there are sources and targets, the longest of both."""
+    """Returns the length of the rows as text; for sources and targets, both lengths."""
     source, target = (plan.step.run.task.batch_shapes().get(name) for name in ('source', 'tokens'))
     if source is None or target is None:
         return f'{plan.step.run.config.data.length} tokens'
@@ -36,13 +36,13 @@ def row_length(plan: Plan) -> str:
 
 
 def teacher_lines(plan: Plan) -> Iterator[str]:
-    """What is left out where there is a teacher: no folder is opened for a plan."""
+    """Yields a line about the costs of a teacher, which the plan does not include because it opens no folder."""
     if plan.step.run.config.distill.is_on:
-        yield 'without distill.teacher, whose parameters on each device and call for a batch come beside these figures'
+        yield 'without distill.teacher, whose parameters and forward pass on each device are not in these figures'
 
 
 def memory_lines(plan: Plan) -> Iterator[str]:
-    """What a device holds."""
+    """Yields the lines about the memory of a device."""
     memory, activations = plan.step.memory, plan.activation_bytes
     yield 'memory of one device during a step:'
     for field in dataclasses.fields(memory):
@@ -55,7 +55,7 @@ def memory_lines(plan: Plan) -> Iterator[str]:
 
 
 def cost_lines(plan: Plan) -> Iterator[str]:
-    """Operations, memory traffic and collectives of a step."""
+    """Yields the lines about FLOPs, memory traffic and collectives of a step."""
     if plan.cost is None:
         yield 'the compiler refuses this program, because no device can hold it: no figures of operations or time'
         return
@@ -74,7 +74,7 @@ def cost_lines(plan: Plan) -> Iterator[str]:
 
 
 def time_lines(plan: Plan) -> Iterator[str]:
-    """The estimated seconds, and what they follow from."""
+    """Yields the lines about the estimated seconds and their parts."""
     estimate = plan.estimate
     if plan.cost is None:
         return
@@ -82,7 +82,7 @@ def time_lines(plan: Plan) -> Iterator[str]:
         yield 'time of a step: no estimate, as no peak and no bandwidth are published for these devices'
         return
     lines = {
-        "the compiler's estimate, all but sending": estimate.compiler,
+        "the compiler's estimate, without sending": estimate.compiler,
         'matrix products, at the published peak': estimate.products,
         'memory traffic, at the published bandwidth': estimate.traffic,
         'sending, at the published rate of links': estimate.collectives,
@@ -95,7 +95,7 @@ def time_lines(plan: Plan) -> Iterator[str]:
 
 
 def largest_lines(plan: Plan) -> Iterator[str]:
-    """The largest batch, where it was searched for."""
+    """Yields the line about the largest batch, if it was searched for."""
     if plan.largest is None:
         return
     tried = ', '.join(f'{rows} rows {in_bytes(needed)}' for rows, needed in sorted(plan.largest.points.items()))

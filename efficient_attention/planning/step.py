@@ -1,4 +1,4 @@
-"""The training step of a config, compiled for a topology: the program that train.py would run there."""
+"""Compiles the training step of a config for a topology: the same program that train.py would run there."""
 
 import dataclasses
 import re
@@ -14,37 +14,37 @@ from efficient_attention.planning.program import Program, parse_program
 from efficient_attention.training.run import Run, build_run_without_data
 from efficient_attention.training.step import jit_train_step
 
-# What the TPU compiler says of a program that no device can hold.
+# The TPU compiler's error for a program that no device can hold.
 _TOO_LARGE = re.compile(r'HLO temporaries \(([\d.]+)([TGMK])\)|Used ([\d.]+)([TGMK]) of')
 _UNITS = {'T': 2**40, 'G': 2**30, 'M': 2**20, 'K': 2**10}
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one device while it runs a step."""
+    """The bytes of one device while it runs a step."""
 
     parameters: int
     optimizer: int
-    others: int  # of the state: counters, and what is carried from step to step
+    others: int  # other parts of the state: counters, and the carry from step to step
     batch: int
-    temporary: int  # all that lives within the step: activations, gradients, copies
-    program: int  # the code, and results that take over the memory of no argument
+    temporary: int  # everything that exists only within the step: activations, gradients, copies
+    program: int  # code, and results that do not reuse the memory of an argument
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The bytes of all parts together."""
         return sum(dataclasses.astuple(self))
 
     @property
     def least(self) -> int:
-        """About what a step without rows would take: the state, the code, a gradient for each parameter."""
+        """About the bytes of a step without rows: the state, the code, and a gradient per parameter."""
         gradients = min(self.parameters, self.temporary // 2)
         return self.parameters + self.optimizer + self.others + self.program + gradients
 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedStep:
-    """A compiled step; `program` is None where the compiler refused it because no device can hold it."""
+    """A compiled step; `program` is None if the compiler refused it because no device can hold it."""
 
     run: Run
     memory: Memory
@@ -52,7 +52,7 @@ class PlannedStep:
 
 
 def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
-    """Lays the run out on the devices and compiles its step; nothing is allocated and no data are read.
+    """Compiles a run's step for the devices; allocates nothing and reads no data.
 
     Raises:
         InputError: the config does not fit the devices.
@@ -79,14 +79,14 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
         return PlannedStep(run, Memory(**kept, temporary=needed, program=0), None)
     found = compiled.memory_analysis()
     program = found.generated_code_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-    # The compiler lays arrays out in tiles, so that arguments may take more than their elements.
+    # The compiler pads arrays to tiles, so arguments may take more bytes than their elements.
     padding = found.argument_size_in_bytes - sum(kept.values())
     memory = Memory(**kept, temporary=found.temp_size_in_bytes, program=program + max(padding, 0))
     return PlannedStep(run, memory, parse_program(compiled.as_text() or ''))
 
 
 def temporary_bytes_of(error: str) -> int | None:
-    """The bytes that the compiler's refusal names; None where it refused for another reason."""
+    """Returns the bytes named in the compiler's out-of-memory error; None for another error."""
     found = _TOO_LARGE.search(error) if 'RESOURCE_EXHAUSTED' in error else None
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""From the text of a topology, such as 'v5e:4x4', to devices that programs can be compiled for without having them."""
+"""Parses a topology such as 'v5e:4x4', and creates devices for which programs compile without the hardware."""
 
 import dataclasses
 import importlib.util
@@ -17,15 +17,15 @@ from efficient_attention.planning.chips import CHIPS, Chip
 KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'
 # The package that compiles for a kind of chip.
 COMPILERS = {'v5e': 'libtpu', 'v5p': 'libtpu', 'v6e': 'libtpu', 'h200': 'jax_cuda13_plugin'}
-# Settings with which libtpu only compiles: it asks no network which machine it is on, and takes no lock for a chip. The
-# type of the machine does not matter to a topology that is named.
+# Settings with which libtpu only compiles: it does not query the network for the machine's type, and takes no lock for
+# a chip. The type of the machine has no effect, because the topology is given explicitly.
 COMPILE_ONLY = {
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-16',
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
-# An H200 SXM as its driver describes it, in the fields of XLA's GpuTargetConfigProto.
+# An H200 SXM as reported by its driver, in the fields of XLA's GpuTargetConfigProto.
 H200 = """
 gpu_device_info {
   name: "NVIDIA H200"  device_vendor: "NVIDIA Corporation"
@@ -50,7 +50,7 @@ class Topology:
     """A number of devices of one kind, and how they are connected."""
 
     kind: str  # 'v5e', 'v5p', 'v6e', 'h200' or 'cpu'
-    shape: tuple[int, ...]  # of a TPU's torus, else the number of devices
+    shape: tuple[int, ...]  # sizes of a TPU's torus; otherwise (number of devices,)
 
     @property
     def count(self) -> int:
@@ -59,34 +59,34 @@ class Topology:
 
     @property
     def chip(self) -> Chip | None:
-        """What is published of a device; None for a CPU."""
+        """The published figures of a device; None for a CPU."""
         return CHIPS.get(self.kind)
 
     @property
     def memory(self) -> int:
-        """Bytes that a device has for a program; emulated ones share those of this machine."""
+        """The bytes that a device has for a program; emulated devices share this machine's memory."""
         if self.chip:
             return self.chip.memory
         return host_memory() // self.count
 
 
 def parse_topology(text: str) -> Topology:
-    """The topology that a text such as 'v5e:4x4' or 'h200:8' names; raises InputError for another text."""
+    """Returns the topology that a text such as 'v5e:4x4' or 'h200:8' names; raises InputError for another text."""
     found = re.fullmatch(r'(\w+):([1-9]\d{0,5}(?:x[1-9]\d{0,5}){0,2})', text)
     if not found or found[1] not in (*CHIPS, 'cpu'):
         raise InputError(f'topology {text!r} is not known; known: {KNOWN}')
     kind, shape = found[1], tuple(int(size) for size in found[2].split('x'))
     if (len(shape) > 1) != (COMPILERS.get(kind) == 'libtpu'):
         sizes = 'the sizes of its torus, such as 4x4' if len(shape) == 1 else 'a number of devices, such as 8'
-        raise InputError(f'topology {text!r}: what follows {kind}: must be {sizes}')
+        raise InputError(f'topology {text!r}: the part after {kind}: must be {sizes}')
     return Topology(kind, shape)
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """The topology's devices, as arguments of a mesh; for a CPU they can run programs, else only compile them.
+    """Returns the topology's devices for a mesh; CPU devices can run programs, other devices can only compile them.
 
     Raises:
-        InputError: the environment has no compiler for them, or the compiler knows no such topology.
+        InputError: the environment has no compiler for them, or the compiler does not know the topology.
     """
     if topology.kind == 'cpu':
         return emulated_devices(topology.count)
@@ -110,7 +110,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 
 
 def emulated_devices(count: int) -> list[jax.Device]:
-    """That many devices on this CPU; raises InputError where JAX has started with fewer."""
+    """Returns this many emulated devices on this CPU; raises InputError if JAX has started with fewer."""
     if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
         jax.config.update('jax_num_cpu_devices', count)
     devices = jax.devices('cpu')

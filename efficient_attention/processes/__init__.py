@@ -1,5 +1,5 @@
-"""Stop signals, watchdog, allocator, child processes; how the processes of a run meet, watch one another and stop.
+"""Process control: stop signals, watchdog, allocator, child processes, and connections between a run's processes.
 
-An entry point begins with stopping.py; a run expects its stop with stop_signal.py and, of several processes, agrees on
-the step with stop_point.py.
+An entry point begins with stopping.py. A run handles stop signals with stop_signal.py. With several processes, all
+agree on the step of the stop with stop_point.py.
 """

@@ -1,4 +1,4 @@
-"""Messages between the processes of a run: JSON objects, a line each, over TCP."""
+"""Messages between the processes of a run: one JSON object per line, over TCP."""
 
 import contextlib
 import json
@@ -8,12 +8,12 @@ import threading
 from typing import Any
 
 Message = dict[str, Any]
-MOST_BYTES = 1 << 20  # of a message; a stranger's endless line is cut off here
-SLICE_SECONDS = 0.25  # of a wait; the most that a pause of the whole machine counts
+MOST_BYTES = 1 << 20  # most bytes of a message; limits endless input from an unknown sender
+SLICE_SECONDS = 0.25  # a pause of the whole machine counts at most this long
 
 
 class Channel:
-    """One end of a connection; any thread may send, one at a time receives."""
+    """One end of a connection; any thread may send, but only one thread at a time may receive."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -21,7 +21,7 @@ class Channel:
         self._received = b''
 
     def send(self, message: Message) -> None:
-        """Sends a message; an end that is gone is noticed where the answer is read, so it is no error here."""
+        """Sends a message; ignores a closed connection, because the receiving side notices it."""
         line = json.dumps(message).encode() + b'\n'
         with self._sending:
             try:
@@ -30,12 +30,13 @@ class Channel:
                 return
 
     def receive(self, seconds: float | None = None) -> Message:
-        """The next message.
+        """Returns the next message.
 
         Raises:
-            TimeoutError: nothing came for so many seconds in which this process ran: while the machine stood still (a
-                virtual one that moves, a laptop asleep), the other end may have had no time to speak either.
-            OSError: the other end is gone, or what came is no message.
+            TimeoutError: nothing came for this many seconds in which this process ran. Time in which the machine stood
+                still (a migrating virtual machine, a sleeping laptop) does not count, as the other end may have stopped
+                too.
+            OSError: the other end is gone, or sent something that is not a message.
         """
         self.connection.settimeout(seconds)
         while b'\n' not in self._received:
@@ -54,9 +55,9 @@ class Channel:
         return message
 
     def _wait(self, seconds: float | None) -> None:
-        """Returns when there is something to read; raises TimeoutError after so many seconds."""
+        """Returns once there is something to read; raises TimeoutError after this many seconds."""
         ready = select.poll()
-        with contextlib.suppress(ValueError):  # closed already, as who reads then will hear
+        with contextlib.suppress(ValueError):  # already closed, which the following read will report
             ready.register(self.connection, select.POLLIN)
             left = seconds
             while left is not None and not ready.poll(1000 * min(left, SLICE_SECONDS)):
@@ -65,19 +66,19 @@ class Channel:
                     raise TimeoutError
 
     def take_rest(self) -> bytes:
-        """What came after the last message, for someone who reads on without messages."""
+        """Returns the bytes received after the last message, for a reader of raw bytes."""
         rest, self._received = self._received, b''
         return rest
 
     def close(self) -> None:
         """Ends the connection, also for a thread that is receiving."""
-        with contextlib.suppress(OSError):  # the other side has ended it already
+        with contextlib.suppress(OSError):  # the other side has already ended it
             self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of 'host:port' or '[::1]:port'; raises ValueError where it is neither."""
+    """Returns host and port of 'host:port' or '[::1]:port'; raises ValueError for another text."""
     host, colon, port = address.rpartition(':')
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError('it must be host:port')
@@ -85,6 +86,6 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """A socket that listens on this address of this machine; port 0 = any free one. Raises OSError."""
+    """Returns a socket that listens on this address of this machine; port 0 = any free one. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server(address[:2], family=family)

@@ -1,7 +1,7 @@
-"""Programs that a command starts and that end with it, however it ends.
+"""Runs a program that ends with its parent, even if the parent is killed.
 
-`child_command` puts this file before the program. On Linux the kernel then kills the program at the parent's death; on
-other systems this process stays, and looks once a second whether the parent is still there.
+`child_command` puts this file before the program. On Linux the kernel then kills the program when the parent dies. On
+other systems this process stays, and checks once a second whether the parent is still alive.
 """
 
 import ctypes
@@ -12,25 +12,25 @@ import sys
 import time
 from collections.abc import Sequence
 
-PR_SET_PDEATHSIG = 1  # of prctl in Linux
-INTERVAL = 1.0  # seconds between two looks
+PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
+INTERVAL = 1.0  # seconds between two checks
 
 
 def child_command(command: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """What to start in place of `command`, from the main thread of this process: its end is what Linux looks at."""
+    """Returns the command to start instead of `command`. Start it from the main thread: Linux watches that thread."""
     return [sys.executable, '-I', os.path.abspath(__file__), str(os.getpid()), *map(str, command)]
 
 
 def become(command: list[str], parent: int) -> None:
-    """Turns this process into the program, which the kernel kills when the parent ends."""
+    """Replaces this process by the program, which the kernel kills when the parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
+    if os.getppid() != parent:  # the parent ended before the line above
         sys.exit(1)
     os.execvp(command[0], command)
 
 
 def follow(command: Sequence[str], parent: int) -> int:
-    """Runs the program until it ends, or kills it after the parent's end; returns its exit code."""
+    """Runs the program until it ends, or kills it once the parent has ended; returns its exit code."""
     with subprocess.Popen(command) as child:
         while child.poll() is None:
             if os.getppid() != parent:

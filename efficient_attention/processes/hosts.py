@@ -1,4 +1,4 @@
-"""Joining the other processes of a run that spans several hosts."""
+"""Connects this process to the other processes of a run that spans several hosts."""
 
 import contextlib
 import hashlib
@@ -25,8 +25,8 @@ from efficient_attention.processes.peers import Peers, join_peers
 from efficient_attention.processes.relay import LOOPBACK, join, open_relay
 from efficient_attention.processes.stopping import SIGNALS, Stage, stop_watch
 
-# Seconds without a sign of life after which JAX ends a process with a stack dump. Our own watch (`peers.py`) is faster,
-# and does not count the time in which the machine stood still, as JAX does: this is longer than such a pause.
+# Seconds without a sign of life after which JAX ends a process with a stack dump. The watch of `peers.py` is faster and
+# ignores time in which the machine stood still. JAX counts that time, so this limit is longer than such a pause.
 HEARTBEAT_SECONDS = 600
 ADDRESS_BYTES = 256
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
@@ -34,11 +34,11 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'toke
 
 @contextlib.contextmanager
 def among_hosts(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator[None]:
-    """Joins the run's other processes until the end of the block. An error that ends it in one process ends the others.
+    """Joins the run's other processes until the end of the block; an error in one process ends all others too.
 
     Args:
-        join_run: `join_hosts` or `join_cluster`, with all but the facts.
-        facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
+        join_run: `join_hosts` or `join_cluster`, with all arguments except the facts.
+        facts: nested dicts that must be equal in all processes; code and package versions are compared as well.
 
     Raises:
         InputError, PeerError: as `join_run`.
@@ -69,7 +69,7 @@ def leave(peers: Peers) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignores a stop signal inside it, since the work of the run is done; a second one ends the process."""
+    """Ignores a stop signal inside the block, since the run's work is done; a second signal ends the process."""
     watch = stop_watch()
     if watch is None:
         yield
@@ -82,22 +82,22 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if not watch.number:  # else the run ends as it would have without the stop
+    if not watch.number:  # after a signal the stage stays SAVING, so that the finished run ends normally
         watch.enter(stage)
 
 
 def join_hosts(place: Place, facts: Facts) -> Peers:
-    """Meets the other processes and connects this one to them through `jax.distributed`, before JAX is used.
+    """Connects to the other processes, then joins them through `jax.distributed`; call before JAX is used.
 
     JAX's coordination service listens on the loopback interface of process 0; the others reach it through a relay.
 
     Args:
-        place: where the processes meet.
-        facts: what all have to have alike, by dotted names.
+        place: where the processes connect.
+        facts: must be equal in all processes, by dotted names.
 
     Raises:
-        InputError: the address or the number does not serve, or the facts differ.
-        PeerError: not all came.
+        InputError: the address or the number cannot be used, or the facts differ.
+        PeerError: not all processes connected.
     """
     port = free_port(LOOPBACK)
 
@@ -116,7 +116,7 @@ def join_hosts(place: Place, facts: Facts) -> Peers:
 
 
 def way_to_service(address: tuple[str, int], token: str) -> socket.socket:
-    """A connection to process 0 that leads on to JAX's coordination service."""
+    """Returns a connection to process 0 that it forwards to JAX's coordination service."""
     channel = Channel(socket.create_connection(address, timeout=HEARTBEAT_SECONDS))
     channel.send({'relay': token})
     return channel.connection
@@ -125,9 +125,9 @@ def way_to_service(address: tuple[str, int], token: str) -> socket.socket:
 def join_cluster(
     coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, *, seconds: float
 ) -> Peers:
-    """As `join_hosts` where JAX finds out from the cluster what is None (TPU pods, SLURM, Open MPI).
+    """Joins the other processes as `join_hosts`, but JAX finds arguments that are None (TPU pods, SLURM, Open MPI).
 
-    JAX then makes the connections of its coordination service by itself, to a port that it opens on all interfaces.
+    JAX then makes the connections of its coordination service itself, to a port that it opens on all interfaces.
     """
     initialize(coordinator, process_count, process_id)
     number, bind = jax.process_index(), '0.0.0.0'
@@ -140,15 +140,15 @@ def join_cluster(
 def initialize(
     coordinator: str | None, process_count: int | None, process_id: int | None, *, bind: str | None = None
 ) -> None:
-    """Calls `jax.distributed.initialize`; raises InputError where JAX cannot find out what is None.
+    """Calls `jax.distributed.initialize`; raises InputError if JAX cannot find the values that are None.
 
     Args:
         coordinator: host:port of JAX's coordination service.
         process_count: processes of the run.
-        process_id: which of them this is.
+        process_id: number of this process.
         bind: host:port on which the service listens; None = all interfaces.
     """
-    # JAX's service would catch SIGTERM, and waiting for its agreement can hang (`stop_point.py`).
+    # JAX's service would catch SIGTERM, and its agreement on a stop can hang (`stop_point.py`).
     jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(
@@ -164,13 +164,13 @@ def initialize(
 
 
 def free_port(host: str) -> int:
-    """A port on which nobody listens at this moment."""
+    """Returns a port on which no program listens at this moment."""
     with listen(host) as probe:
         return probe.getsockname()[1]
 
 
 def code_digest() -> str:
-    """SHA-256 of the package's source files, names included."""
+    """Returns the SHA-256 of the package's source files, including their names."""
     package = Path(efficient_attention.__file__).parent
     total = hashlib.sha256()
     for path in sorted(package.rglob('*.py')):
@@ -179,15 +179,15 @@ def code_digest() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a run's numbers."""
+    """Returns the versions of Python and of the packages that decide a run's results."""
     return {'python': platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @contextlib.contextmanager
 def python_alone_prints() -> Iterator[None]:
-    """Inside it `sys.stdout` prints as before; all other output of this process and its children there is dropped.
+    """Drops output to descriptor 1 by libraries and child processes inside the block; `sys.stdout` still prints.
 
-    Gloo prints a line on the standard output for each set of processes that it connects, and has no setting against it.
+    Gloo prints a line to standard output for each set of processes that it connects, and has no setting to disable it.
     """
     if sys.stdout is None:  # stdout was closed at the start, so descriptor 1 may be another file
         yield

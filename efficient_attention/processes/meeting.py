@@ -1,8 +1,8 @@
-"""How the processes of a run find one another: process 0 waits at an address, the others come there.
+"""Startup of a multi-process run: process 0 waits at an address, and the other processes connect to it.
 
-Whoever comes says which process it is and what it is about to run (`facts`). Only when all have come, and all are about
-to run the same, does the run begin; else every process ends with the same line. Someone who connects and says
-something else is not listened to.
+Each process sends its number and its `facts`, such as config and code digest. The run begins only when all processes
+have connected and all facts agree. Otherwise every process ends with the same error. Connections that send anything
+else are closed.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from efficient_attention.processes.channel import Channel, Message, listen, spli
 from efficient_attention.processes.relay import accept_all, end
 
 Facts = Mapping[str, Any]  # {dotted name: JSON value}
-OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')  # may differ from host to host
-HELLO_SECONDS = 10.0  # in which who connects has to say who it is
-LATE_SECONDS = 10.0  # in which whoever comes after a refusal hears of it as well
+OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')  # may differ between hosts
+HELLO_SECONDS = 10.0  # time limit for a new connection to identify itself
+LATE_SECONDS = 10.0  # after a refusal, how long process 0 waits to inform late processes too
 RETRY_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class Person:
-    """One process of a run, as the others call it."""
+    """One process of a run, with the identity that messages show."""
 
     number: int
     host: str
@@ -43,35 +43,35 @@ class Person:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a run's processes meet, and which of them this one is."""
+    """The address at which a run's processes connect, and the number of this process."""
 
     address: str  # host:port
     count: int
     number: int
-    seconds: float  # that process 0 waits for the others, and they for it
-    bind: str = ''  # host on which process 0 listens; '' = that of the address
+    seconds: float  # how long process 0 waits for the others, and the others for process 0
+    bind: str = ''  # host on which process 0 listens; '' = the host of `address`
 
 
 class Met(NamedTuple):
-    """What a process has after the meeting."""
+    """The result of the startup: all processes, and the channels to them."""
 
     people: list[Person]
-    channels: dict[int, Channel]  # to process 0; of process 0 to all others
-    token: str  # that the processes of this run alone know
-    server: socket.socket | None = None  # of process 0: where those with the token may still come
+    channels: dict[int, Channel]  # from a process to process 0; in process 0, to all others
+    token: str  # a secret known only to the processes of this run
+    server: socket.socket | None = None  # only in process 0: accepts later connections that send the token
 
 
 def meet(place: Place, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]) -> Met:
-    """Meets the run's other processes.
+    """Connects to the run's other processes.
 
     Args:
-        place: where, and who this is.
-        facts: what all have to have alike.
-        serve_relay: called in process 0 with each later connection that knows the token, and what it has sent so far.
+        place: the address, and the number of this process.
+        facts: must be equal in all processes.
+        serve_relay: called in process 0 with each later connection that sends the token, and its bytes received so far.
 
     Raises:
-        InputError: the address does not serve, two processes have one number, or their facts differ.
-        PeerError: not all came in time.
+        InputError: the address cannot be used, two processes have the same number, or their facts differ.
+        PeerError: not all processes connected in time.
     """
     me = Person(place.number, socket.gethostname(), os.getpid())
     try:
@@ -84,13 +84,13 @@ def meet(place: Place, facts: Facts, serve_relay: Callable[[socket.socket, bytes
 
 
 def attend(place: Place, address: tuple[str, int], me: Person, facts: Facts) -> Met:
-    """Goes to process 0 and waits until all have come."""
+    """Connects to process 0 and waits until all processes have connected."""
     channel = connect(address, time.monotonic() + place.seconds)
     if channel is None:
         raise PeerError(f'process 0 did not answer at {place.address} within {place.seconds:g} s')
     channel.send({'hello': dataclasses.asdict(me), 'count': place.count, 'facts': facts})
     try:
-        # Process 0 says when it has waited for long enough; it may have begun later than this process.
+        # Process 0 reports a timeout; it may have started later than this process.
         answer = channel.receive(place.seconds + HELLO_SECONDS)
     except OSError:
         channel.close()
@@ -103,7 +103,7 @@ def attend(place: Place, address: tuple[str, int], me: Person, facts: Facts) -> 
 
 
 def connect(address: tuple[str, int], latest: float) -> Channel | None:
-    """A connection to process 0, which may begin to listen later; None where it does not until `latest`."""
+    """Returns a connection to process 0, which may start to listen later; None if it does not before `latest`."""
     while (left := latest - time.monotonic()) > 0:
         try:
             return Channel(socket.create_connection(address, timeout=left))
@@ -113,7 +113,7 @@ def connect(address: tuple[str, int], latest: float) -> Channel | None:
 
 
 class Reception:
-    """Process 0 at the meeting."""
+    """The startup in process 0: accepts, checks and answers the other processes."""
 
     def __init__(
         self, place: Place, me: Person, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]
@@ -123,12 +123,12 @@ class Reception:
         self._people, self._facts = {0: me}, {0: facts}
         self._channels: dict[int, Channel] = {}
         self._refusal = ''
-        self._heard = 1  # processes, this one among them
+        self._heard = 1  # number of processes heard so far, including this one
         self._changed = threading.Condition()
         self._token = secrets.token_hex(16)
 
     def wait_for_all(self, host: str, port: int) -> Met:
-        """Listens until all have come; arguments of `listen`, errors of `meet`."""
+        """Listens until all have connected; arguments as `listen`, errors as `meet`."""
         try:
             server = listen(host, port)
         except OSError as error:
@@ -155,7 +155,7 @@ class Reception:
         raise fault
 
     def _tell_another_0(self, address: tuple[str, int]) -> None:
-        """Tells another process 0 of the run that listens at the address, so that both end; raises its InputError."""
+        """Connects to another process 0 that already listens at the address; both then end with its InputError."""
         with contextlib.suppress(PeerError, OSError):
             attend(dataclasses.replace(self._place, seconds=HELLO_SECONDS), address, self._me, self._facts[0])
 
@@ -178,7 +178,7 @@ class Reception:
         return InputError(fault) if fault else None
 
     def _receive(self, connection: socket.socket) -> None:
-        """Listens to someone who has connected; what is said by no process of a run is dropped."""
+        """Handles a new connection; closes it if it does not come from a process of a run."""
         channel = Channel(connection)
         try:
             said = channel.receive(HELLO_SECONDS)
@@ -218,13 +218,13 @@ class Reception:
 
 
 def refuse(channel: Channel, refusal: str) -> None:
-    """Sends someone away."""
+    """Sends a refusal and closes the channel."""
     channel.send({'refused': refusal, 'is_input': True})
     channel.close()
 
 
 def difference(people: list[Person], facts: list[Facts]) -> str:
-    """One line with the first field in which a process differs from process 0, both values, and what else differs."""
+    """Returns one line about the first process that differs from process 0: fields and values; '' if none differs."""
     first = dict(zip(people, facts, strict=True))
     zero = min(people, key=lambda person: person.number)
     for person, theirs in first.items():
@@ -238,11 +238,11 @@ def difference(people: list[Person], facts: list[Facts]) -> str:
 
 
 def facts_of(tree: Facts) -> Facts:
-    """What all processes have to have alike: the leaves of nested dicts, without what each host has for itself."""
+    """Returns the facts that must agree: the leaves of nested dicts, except settings that may differ per host."""
     return {name: value for name, value in flatten(tree).items() if name not in OF_A_HOST}
 
 
 def shown(facts: Facts, name: str) -> str:
-    """A fact as it is shown in a line."""
+    """Returns a fact as text for a message, shortened to 80 characters."""
     value = json.dumps(facts[name], ensure_ascii=False) if name in facts else 'absent'
     return f'{name} = {value if len(value) <= 80 else value[:77] + "..."}'

@@ -1,7 +1,8 @@
-"""What a process of a run knows of the others: whether they live, and whether they run the same code and config.
+"""Monitors the other processes of a run: whether they are alive, and whether code and config agree.
 
-Every process says each second that it lives, and process 0 tells all others who has died, hangs or has failed. Each
-then ends with one line that names that process, instead of waiting for it, or with the stack dump of a collective.
+Every process sends a sign of life each second. Process 0 informs all others if a process has died, hangs or has failed.
+Each process then ends with one line that names the failed process. Without this, it would wait for the failed process,
+or end with the stack dump of a collective.
 """
 
 import atexit
@@ -18,28 +19,29 @@ from efficient_attention.processes.meeting import Facts, Met, difference, facts_
 from efficient_attention.processes.stop_point import StopPoint
 
 BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 20.0  # after which a process that says nothing counts as hung
-GRACE_SECONDS = 8.0  # in which a process may fail by itself after another has, with a line of its own
-BROKEN_SECONDS = 3.0  # in which it becomes known whether an error is that of another process that has died
-UNWIND_SECONDS = 20.0  # that a process which has failed may take to end
-FAREWELL_SECONDS = 2.0  # that process 0 lives on after it has said who has died
+SILENCE_SECONDS = 20.0  # a process silent for this long counts as hung
+# After another process has failed, this process may still fail by itself for this long, with its own error line.
+GRACE_SECONDS = 8.0
+BROKEN_SECONDS = 3.0  # how long to wait to learn whether an error was caused by the death of another process
+UNWIND_SECONDS = 20.0  # a failed process must end within this time
+FAREWELL_SECONDS = 2.0  # process 0 stays alive this long after it has reported a dead process
 AGAIN = 'started again together, all go on from the newest checkpoint'
 
 
 class Peers:
-    """The other processes of the run that this one takes part in."""
+    """The other processes of the run that this process belongs to."""
 
     def __init__(self, number: int, met: Met) -> None:
         self.number, self.people = number, met.people
         self._channels = met.channels
         self.stop_point = StopPoint(number, met.channels, lambda other, message: met.channels[other].send(message))
         self._answers: dict[int, queue.Queue[Message]] = {other: queue.Queue() for other in met.channels}
-        self._gone = {other: threading.Event() for other in met.channels}  # said goodbye
+        self._gone = {other: threading.Event() for other in met.channels}  # has said goodbye
         self._is_failing = threading.Event()
         self._has_told = threading.Event()
         self._is_over = threading.Event()
         self._ending = threading.Lock()
-        self._heard = ''  # that another process has failed, and why
+        self._heard = ''  # message that another process has failed, and why
         self._code = 0
         self._listening = [
             threading.Thread(target=self._listen, args=pair, name='peer', daemon=True) for pair in met.channels.items()
@@ -49,10 +51,10 @@ class Peers:
         threading.Thread(target=self._beat, name='beat', daemon=True).start()
         atexit.register(self._end_if_failed)
 
-    # ---- what all do together ----
+    # ---- operations of all processes together ----
 
     def compare(self, facts: Facts) -> None:
-        """Waits until all processes have come here; raises InputError in all of them where the facts differ."""
+        """Waits until all processes call this; raises InputError in all of them if the facts differ."""
         if self.number:
             self._channels[0].send({'facts': dict(facts)})
             fault = self._answers[0].get()['fault']
@@ -64,7 +66,7 @@ class Peers:
             raise InputError(fault)
 
     def gather(self, text: str) -> list[str]:
-        """Waits until all processes have come here; what each has said, by number."""
+        """Waits until all processes call this; returns the text of each process, ordered by number."""
         if self.number:
             self._channels[0].send({'said': text})
             return self._answers[0].get()['said']
@@ -73,7 +75,7 @@ class Peers:
         return said
 
     def leave(self) -> None:
-        """Says goodbye; process 0 waits until all have. The run is over, and this process is alone again."""
+        """Says goodbye to the other processes at the end of the run; process 0 waits for the goodbyes of all others."""
         for channel in self._channels.values():
             channel.send({'bye': True})
         self._is_over.set()
@@ -84,10 +86,10 @@ class Peers:
             _known.remove(self)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Tells the others of an error that ends this process; returns when it may go on to its end.
+        """Informs the others of an error that ends this process; returns when this process may end.
 
-        An error that may be that of a broken connection waits until it is known whether another process has died, and
-        is told no more if so, or if another has told of its own before: this process then ends here.
+        The error may come from a broken connection. Therefore this method first waits to learn whether another process
+        has died or has reported an error before. If so, this process ends here without reporting its own error.
         """
         if self._is_failing.is_set():
             return
@@ -96,7 +98,8 @@ class Peers:
             if self._heard:
                 self._end(self._heard)
             time.sleep(BROKEN_SECONDS)
-            if self._heard and not isinstance(error, RunError):  # it came as fast as the news
+            # A RunError is this process's own error, raised at the same time as the other failure.
+            if self._heard and not isinstance(error, RunError):
                 self._end(self._heard)
         with self._ending:
             self._code = exit_code(error)
@@ -135,7 +138,7 @@ class Peers:
             self._hear_failure(message)
 
     def _hear_failure(self, message: Message) -> None:
-        """Ends this process as well, unless it is about to do so by itself."""
+        """Ends this process too after another has failed, unless it is already ending by itself."""
         failed = message['failed']
         self._heard = f'{self.people[failed]} failed: {message["line"]}'
         if failed in self._gone:
@@ -148,7 +151,7 @@ class Peers:
     def _lose(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
-        # If the process was only silent, it reads this when it goes on, and does not blame the others for ending.
+        # If the process was only silent, it reads this message later, and does not blame the others for ending.
         self._channels[other].send({'lost': f'this process {what}, and the others have ended; {AGAIN}'})
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():
@@ -163,12 +166,13 @@ class Peers:
                 channel.send(message)
 
     def _end(self, line: str) -> None:
-        """Ends this process with one line, unless an error of its own already does."""
+        """Ends this process with one line, unless its own error already ends it."""
         with self._ending:
             if self._has_told.is_set():
                 return
             write_at_once(f'error: {line}')
-            if self.number == 0:  # whose end ends the others before they have heard why, where JAX notices it first
+            # JAX may end the others as soon as process 0 exits, so they must receive the reason before.
+            if self.number == 0:
                 time.sleep(FAREWELL_SECONDS)
             os._exit(ExitCode.WATCHDOG)
 
@@ -177,53 +181,53 @@ class Peers:
         os._exit(self._code)
 
     def _end_if_failed(self) -> None:
-        """At the end of a process that has failed: ends without waiting for the others, as JAX would for minutes."""
+        """Exits a failed process without waiting for the others, as JAX would for minutes."""
         if not self._has_told.is_set():
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        if self.number == 0:  # without JAX's service the others would not come as far as to an error of their own
+        if self.number == 0:  # without JAX's service the others could not end with their own errors
             latest = time.monotonic() + GRACE_SECONDS
             for thread in self._listening:
                 thread.join(max(0.0, latest - time.monotonic()))
         os._exit(self._code)
 
 
-_known: list[Peers] = []  # of this process: one, or none where it runs alone
+_known: list[Peers] = []  # the peers of this process: one entry, or none in a run of one process
 
 
 def join_peers(number: int, met: Met) -> Peers:
-    """Begins to listen to the processes that were met."""
+    """Starts to listen to the processes of the run."""
     _known[:] = [Peers(number, met)]
     return _known[0]
 
 
 def compare_with_peers(facts: Facts) -> None:
-    """Raises InputError in all processes of the run where they are not about to do the same; alone it does nothing.
+    """Raises InputError in all processes of the run if their facts differ; does nothing in a run of one process.
 
     Args:
-        facts: what all have to have alike, nested dicts.
+        facts: nested dicts that must be equal in all processes.
     """
     for peers in _known:
         peers.compare(facts_of(facts))
 
 
 def place_among_peers() -> tuple[int, int]:
-    """The number of this process, and how many there are: (0, 1) where it runs alone."""
+    """Returns this process's number and the number of processes; (0, 1) in a run of one process."""
     for peers in _known:
         return peers.number, len(peers.people)
     return 0, 1
 
 
 def gather_from_peers(text: str) -> list[str]:
-    """What each process of the run says, by number, when all have said something; a text of a MiB in all at most."""
+    """Returns the text of each process of the run, by number, once all have called this; 1 MiB in total at most."""
     for peers in _known:
         return peers.gather(text)
     return [text]
 
 
 def can_stop_together() -> bool:
-    """Whether this process takes part in a run whose processes can agree on a stop."""
+    """Whether this process belongs to a run whose processes can agree on a stop."""
     return bool(_known)
 
 
@@ -233,7 +237,7 @@ def all_stop_here(*, is_wanted: bool) -> bool:
 
 
 def tell_peers(kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Tells the others of an error: the exit of a context that is left first, before others wait for them."""
+    """Informs the others of an error; used as the first exit of an `ExitStack`, before exits that wait for others."""
     del kind, trace
     for peers in _known:
         if error is not None and not isinstance(error, RunStopped):

@@ -1,8 +1,8 @@
-"""Notes what a process is at, for scripts that kill or stop it there (soak.py and measure_stops.py in scripts/stress).
+"""Records the current phase of a process, for scripts that kill or stop it there (scripts/stress).
 
-The file that EFFICIENT_ATTENTION_PHASES names gets a line for each phase that begins: seconds on the clock of this
-machine, the phase, and the step that it belongs to. Without the variable nothing is written. This file needs Python
-alone, so that an entry point can begin with it.
+For each new phase, a line is appended to the file that EFFICIENT_ATTENTION_PHASES names: seconds on this machine's
+clock, the phase, and its step. Without the variable nothing is written. This file imports only the standard library, so
+that an entry point can start with it.
 """
 
 import os
@@ -11,23 +11,23 @@ import time
 VARIABLE = 'EFFICIENT_ATTENTION_PHASES'
 IMPORTS = 'imports'
 PREPARATION = 'preparation'
-RESTORING = 'restoring'  # or drawing the first state; what a killed process left is cleaned up before
-COMPILATION = 'compilation'  # and the first step
-INPUT = 'input'  # of a step: its batch
+RESTORING = 'restoring'  # also initialising the first state; begins with the removal of a killed process's files
+COMPILATION = 'compilation'  # includes the first step
+INPUT = 'input'  # loading a step's batch
 STEP = 'step'
 EVALUATION = 'evaluation'
 SAVE = 'save'
-SEALING = 'sealing'  # beside the training
+SEALING = 'sealing'  # in parallel with training
 SEALED = 'sealed'
-READING = 'reading'  # what is exported
-WRITING = 'writing'  # an export
-END = 'end'  # all steps are done and saved; the report, files and threads are closed
+READING = 'reading'  # loading the model to export
+WRITING = 'writing'  # writing an export
+END = 'end'  # all steps are done and saved; report, files and threads are being closed
 
 _path = os.environ.get(VARIABLE)
 
 
 def note_phase(phase: str, step: int = 0) -> None:
-    """Notes that a phase begins, in one write, so that a process killed here has noted it or not."""
+    """Records that a phase begins, in a single write, so that a kill here leaves a complete line or none."""
     if _path:
         descriptor = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

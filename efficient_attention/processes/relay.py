@@ -1,8 +1,9 @@
-"""Ways to JAX's coordination service, which itself listens on the loopback interface of process 0 alone.
+"""Relays connections to JAX's coordination service, which itself listens only on the loopback interface of process 0.
 
-That service asks nobody who they are, and its clients end with a stack dump as soon as a connection to it breaks. So
-it is reached through the port at which the processes of a run meet, by those that know the run's token; and an end of
-a relay that loses the other keeps the near connection open, so that whoever has died can still be named (`peers.py`).
+That service has no authentication, and its clients end with a stack dump as soon as a connection breaks. Therefore
+processes reach it through the port at which a run's processes connect, and only with the run's token. If the far
+connection of a relay breaks, the relay keeps the near one open, so that the dead process can still be named
+(`peers.py`).
 """
 
 import contextlib
@@ -16,14 +17,14 @@ LOOPBACK = '127.0.0.1'
 
 
 def open_relay(connect: Callable[[], socket.socket]) -> socket.socket:
-    """A socket of the loopback interface, each connection to which is joined with a new one from `connect`."""
+    """Returns a loopback socket; each connection to it is joined with a new connection from `connect`."""
     server = listen(LOOPBACK)
     in_background(accept_all, server, lambda near: join(near, connect()))
     return server
 
 
 def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) -> None:
-    """Serves every connection in a thread of its own, until the socket is closed."""
+    """Calls `serve` for every connection in a new thread, until the socket is closed."""
     while True:
         try:
             connection, _ = server.accept()
@@ -34,19 +35,19 @@ def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) ->
 
 
 def join(near: socket.socket, far: socket.socket, received: bytes = b'') -> None:
-    """Hands on what comes from either side to the other, beginning with what was `received` from the near one."""
+    """Forwards data between two connections; first sends `received`, which already came from the near one."""
     near.settimeout(None)
     far.settimeout(None)
     with contextlib.suppress(OSError):
         far.sendall(received)
     in_background(hand_on, far, near)
-    hand_on(near, far)  # until the near side has ended by itself; where the far one has, the near one stays open
+    hand_on(near, far)  # until the near side ends; if the far side ends first, the near one stays open
     end(far)
     end(near)
 
 
 def hand_on(source: socket.socket, target: socket.socket) -> None:
-    """Sends what comes from one to the other until the source has ended; what a lost target would get is dropped."""
+    """Forwards data until the source has ended; drops data for a target that is gone."""
     is_lost = False
     while received := received_from(source):
         try:
@@ -57,7 +58,7 @@ def hand_on(source: socket.socket, target: socket.socket) -> None:
 
 
 def received_from(source: socket.socket) -> bytes:
-    """What comes next; nothing where the connection has ended."""
+    """Returns the next bytes; empty if the connection has ended."""
     try:
         return source.recv(65536)
     except OSError:
@@ -65,12 +66,12 @@ def received_from(source: socket.socket) -> bytes:
 
 
 def end(connection: socket.socket) -> None:
-    """Closes a connection, also for a thread that waits for what comes from it."""
+    """Closes a connection, also for a thread that is receiving from it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
 def in_background(run: Callable[..., None], *arguments: object) -> None:
-    """Runs something in a thread that nobody waits for."""
+    """Runs a function in a daemon thread."""
     threading.Thread(target=run, args=arguments, daemon=True).start()

@@ -1,17 +1,17 @@
-"""How the processes of a run agree on the point at which all of them stop.
+"""Lets the processes of a run agree on the point at which all of them stop.
 
-A run may stop after each step and before each batch of an evaluation. All processes come to the same points in the same
-order, but not at the same time. The point of a stop must lie beyond every point that one of them has passed:
+A run may stop after each step and before each batch of an evaluation. All processes reach the same points in the same
+order, but at different times. The point of a stop must lie after every point that any process has passed:
 
-1. A process that is to stop tells process 0.
-2. Process 0 asks all to pause. Each replies how many points it has passed, and passes no other.
-3. Process 0 takes the farthest of these points and names the next one. All go on to it, and stop there.
+1. A process that should stop informs process 0.
+2. Process 0 asks all to pause. Each replies how many points it has passed, and passes no more.
+3. Process 0 takes the largest number and chooses the next point. All continue to it, and stop there.
 
-The threads that listen to the other processes do all this, and none of them waits for a main thread. So they
-agree even while a process waits for others in a collective or a save.
+The threads that listen to the other processes do all this, and none of them waits for a main thread. The processes thus
+agree even while one of them waits for others in a collective or a save.
 
 JAX's own agreement (`multihost_utils.reached_preemption_sync_point`) holds Python's interpreter lock while it waits. No
-other thread of that process runs then. The relay that would bring the answer is one (`relay.py`): both wait for ever.
+other thread of that process runs then. The answer would come through such a thread (`relay.py`), so both wait forever.
 """
 
 import threading
@@ -20,33 +20,33 @@ from collections.abc import Callable, Collection
 from efficient_attention.errors import PeerError
 from efficient_attention.processes.channel import Message
 
-WAIT_SECONDS = 30.0  # of this process's running time; longer than it takes to notice a hung process
-SLICE_SECONDS = 0.25  # a pause of the whole machine counts as no more than this
+WAIT_SECONDS = 30.0  # of this process's running time; longer than the detection of a hung process
+SLICE_SECONDS = 0.25  # a pause of the whole machine counts at most this long
 
 
 class StopPoint:
-    """What one process knows of the agreement.
+    """The state of one process in the agreement on a stop.
 
     Args:
         number: of this process.
-        others: numbers of the processes it has a channel to: for process 0 all others, for the others only process 0.
+        others: numbers of the processes it has a channel to; process 0 has all others, the others only process 0.
         send: sends a message to one of them.
     """
 
     def __init__(self, number: int, others: Collection[int], send: Callable[[int, Message], None]) -> None:
         self._number, self._others, self._send = number, list(others), send
-        self._passed = 0  # points
+        self._passed = 0  # number of points passed
         self._is_held = False
-        self._agreed = 0  # the point of the stop; 0 = there is none
+        self._agreed = 0  # the agreed point of the stop; 0 = none
         self._has_asked = False
-        self._found: dict[int, int] = {}  # only in process 0: how many points each has passed
+        self._found: dict[int, int] = {}  # only in process 0: how many points each process has passed
         self._changed = threading.Condition()
 
     def is_here(self, *, is_wanted: bool) -> bool:
         """Counts this point; returns whether all processes stop at it. All main threads must call this equally often.
 
         Args:
-            is_wanted: whether this process is to stop.
+            is_wanted: whether this process should stop.
 
         Raises:
             PeerError: the processes have not agreed in time.
@@ -60,7 +60,7 @@ class StopPoint:
             return self._passed == self._agreed
 
     def hear(self, other: int, message: Message) -> None:
-        """Answers a message of this agreement; the thread that listens to the other process calls this."""
+        """Answers a message of this agreement; called by the thread that listens to the other process."""
         kind = message['stop']
         if kind == 'wanted':
             self._hold_all()
@@ -78,7 +78,7 @@ class StopPoint:
             self._hold_all()
 
     def _hold_all(self) -> None:
-        """Begins the agreement, unless it has begun."""
+        """Starts the agreement, unless it has already started."""
         with self._changed:
             if self._found:
                 return
@@ -87,13 +87,13 @@ class StopPoint:
             self._send(other, {'stop': 'hold'})
 
     def _hold(self) -> int:
-        """Keeps the main thread from passing another point; returns how many it has passed."""
+        """Pauses the main thread at its next point; returns how many points it has passed."""
         with self._changed:
             self._is_held = True
             return self._passed
 
     def _note(self, other: int, points: int) -> None:
-        """Ends the agreement when all processes have answered."""
+        """Records a reply, and completes the agreement once all processes have replied."""
         with self._changed:
             self._found[other] = points
             if len(self._found) <= len(self._others):

@@ -1,4 +1,4 @@
-"""Notices a request to stop a run that has something to save: Ctrl-C, or SIGTERM from a scheduler."""
+"""Handles a request to stop a run that has something to save: Ctrl-C, or SIGTERM from a scheduler."""
 
 import contextlib
 import signal
@@ -15,17 +15,17 @@ from efficient_attention.processes.stopping import ECHO, SIGNALS, Stage, Stopped
 
 
 class Cut(Exception):
-    """An evaluation ended before its end, as the run is to stop."""
+    """Raised to end an evaluation early, because the run should stop."""
 
 
 class StopSignal:
-    """Within it, from `expect` on, the first SIGINT or SIGTERM asks the run to save and end.
+    """Context manager in which, after `expect`, the first SIGINT or SIGTERM asks the run to save and end.
 
-    A second one, more than ECHO seconds later, ends the process at once. Before `expect` a signal does what it does
-    outside.
+    A second signal, more than ECHO seconds later, ends the process at once. Before `expect` a signal acts as it does
+    outside of the context.
 
-    In a run of several processes a signal to any of them stops all at the same point, on which they agree
-    (`stop_point.py`). Processes that have not met through `hosts.py` cannot agree: a signal acts as it does outside.
+    In a run of several processes, a signal to any of them stops all at the same point, on which they agree
+    (`stop_point.py`). Processes not connected through `hosts.py` cannot agree: there a signal acts as outside.
 
     Raises:
         Stopped: a signal came while an earlier run of this process ended.
@@ -36,13 +36,14 @@ class StopSignal:
         self.is_alone = jax.process_count() == 1
         self._watch = stop_watch()
         self._previous: dict[int, Any] = {}
-        self._came: dict[int, float] = {}  # when each signal came first
+        self._came: dict[int, float] = {}  # time of each signal's first arrival
         if self._watch and self._watch.number:
-            self._watch.enter(Stage.NOTHING_TO_SAVE)  # that run has saved its last step; the stop has yet to be said
+            # The earlier run has saved its last step, but the stop is not yet reported.
+            self._watch.enter(Stage.NOTHING_TO_SAVE)
             raise Stopped(line_of(self._watch.number))
 
     def expect(self) -> None:
-        """From now on there is something to save."""
+        """Enables the handling of stop signals, because there is now something to save."""
         if self._previous or not (self.is_alone or can_stop_together()):
             return
         if self._watch:
@@ -50,22 +51,22 @@ class StopSignal:
         self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
 
     def is_due(self) -> bool:
-        """Whether the run should end here; with several processes each calls this equally often."""
+        """Whether the run should end here; with several processes, all must call this equally often."""
         if not self.is_set and not self.is_alone:
             self.is_set = all_stop_here(is_wanted=bool(self._came))
         return self.is_set
 
     def check(self) -> None:
-        """Raises Cut where `is_due`, from `expect` on."""
+        """Raises Cut if `is_due`; only after `expect`."""
         if self._previous and self.is_due():
             raise Cut
 
     @contextlib.contextmanager
     def rescue(self, save: Callable[[], int]) -> Iterator[None]:
-        """Within it a main thread that does not notice a stop for seconds, as it compiles, is not waited for.
+        """Context for work, such as a compilation, during which the main thread may not notice a stop for seconds.
 
-        `save` is called by another thread then, and the process left with the exit code that it returns. This does
-        nothing with several processes, which can save only together.
+        If it does not notice a stop, another thread calls `save` and exits the process with the returned code. Has no
+        effect with several processes, since they can save only together.
         """
         is_possible = self._previous and self.is_alone
         with self._watch.rescue(save) if self._watch and is_possible else contextlib.nullcontext():
@@ -79,12 +80,12 @@ class StopSignal:
     ) -> None:
         del error, trace
         if kind is RunStopped and not self.is_alone:
-            return  # each must still leave the others (hosts.py); signals until then belong to the same stop
+            return  # each must still leave the others (hosts.py); later signals belong to the same stop
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if not self._watch or not self._previous:
             return
-        # After any other error, or a stop that came too late, the run ends as it would have without the stop.
+        # After any other error, or a stop that came too late, the run ends as without the stop.
         if not self.is_set and not self._came:
             self._watch.enter(Stage.NOTHING_TO_SAVE)
         elif kind is RunStopped:

@@ -1,12 +1,12 @@
-"""Ends a command at Ctrl-C or SIGTERM, wherever it is at that moment.
+"""Ends a command at Ctrl-C or SIGTERM, whatever the command is doing.
 
-A handler of Python's runs in the main thread, between two of its instructions. It does not run while XLA compiles, and
-what it raises is lost where a library catches everything, or in a callback of the garbage collector, in which Python
-prints an exception and goes on (JAX has such a callback). So a thread of its own learns of each signal through a pipe.
-It has the exception raised again where it was lost, and ends the process where the main thread does not end in time.
-As after SIGKILL, no half-written file is left under its final name, and an unfinished checkpoint is ignored.
+Python runs a signal handler in the main thread, between two of its instructions. It cannot run while XLA compiles. An
+exception raised by the handler is lost if a library catches everything. It is also lost in a callback of the garbage
+collector, where Python only prints it (JAX has such a callback). Therefore a separate thread receives each signal
+through a pipe. The thread has a lost exception raised again, and ends the process if the main thread does not end in
+time. As after SIGKILL, no half-written file has its final name, and an unfinished checkpoint is ignored.
 
-This file needs Python alone, so that an entry point can begin with it.
+This file imports only the standard library and modules that do so, so that an entry point can start with it.
 """
 
 import atexit
@@ -28,9 +28,9 @@ from efficient_attention.processes.phases import IMPORTS, note_phase
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 2.0  # seconds that the main thread has to end the process
-UNANSWERED = 1.0  # seconds after which the thread saves for a main thread that does not come to it
-TICK = 0.05  # seconds between two looks at what has become of a stop
-ECHO = 0.1  # seconds in which the same signal counts once: `timeout` sends it to a process and then to its group
+UNANSWERED = 1.0  # seconds after which the thread saves, if the main thread has not noticed the stop
+TICK = 0.05  # seconds between two checks during a stop
+ECHO = 0.1  # a repeated signal within these seconds counts once: `timeout` signals a process and then its group
 
 
 class Stopped(KeyboardInterrupt):
@@ -38,37 +38,37 @@ class Stopped(KeyboardInterrupt):
 
 
 class Stage(enum.Enum):
-    """What a stop does."""
+    """The effect of a stop signal at the moment."""
 
-    NOTHING_TO_SAVE = enum.auto()  # raises Stopped, and GRACE seconds later the process ends in any case
+    NOTHING_TO_SAVE = enum.auto()  # raises Stopped; GRACE seconds later the process ends in any case
     SAVING = enum.auto()  # the run saves and ends, however long that takes (`stop_signal.py`)
-    SAVED = enum.auto()  # the run has saved and said so; the process has GRACE seconds left
+    SAVED = enum.auto()  # the run has saved and reported it; the process has GRACE seconds left
 
 
 class StopWatch:
-    """The thread that sees to it that a stop signal ends this process; a second signal ends it at once.
+    """The thread that makes a stop signal end this process; a second signal ends it at once.
 
-    The same one within ECHO seconds is not a second one.
+    The same signal within ECHO seconds does not count as a second one.
 
     Args:
-        leave: ends the process with an exit code, without running anything else.
+        leave: exits the process with a code, without running anything else.
     """
 
     def __init__(self, leave: Callable[[int], Any] = os._exit) -> None:
         self.stage = Stage.NOTHING_TO_SAVE
-        self.number = 0  # of the signal that asked for the stop; 0 = none has
+        self.number = 0  # number of the signal that requested the stop; 0 = none
         self._leave = leave
         self._since = 0.0  # when the stop, or the stage, began
         self._came = 0.0  # when the stop came
-        self._is_seen = False  # by the thread; the handler may have had the first signal before it
-        self._is_lost = False  # what the handler raised was printed by Python and dropped
-        self._echoes = 0  # signals that the thread has sent to the main thread and will see itself
+        self._is_seen = False  # whether the thread has seen the stop; the handler may have run before
+        self._is_lost = False  # whether the handler's exception was lost in a callback
+        self._echoes = 0  # number of signals that the thread has sent to the main thread and will receive itself
         self._rescue: Callable[[], int] | None = None
         self._turn = threading.Lock()  # held while the thread saves
-        self._line = threading.Lock()  # taken by who says it
+        self._line = threading.Lock()  # acquired by the first thread that writes the line
 
     def install(self) -> None:
-        """Takes both signals over; in the main thread."""
+        """Installs the handlers for both signals; call in the main thread."""
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -85,35 +85,37 @@ class StopWatch:
 
     @property
     def code(self) -> int:
-        """The exit code of the stop that has come."""
+        """The exit code of the current stop."""
         if self.stage is Stage.SAVED:
             return ExitCode.STOPPED
         return ExitCode.INTERRUPTED if self.number == signal.SIGINT else ExitCode.TERMINATED
 
     def enter(self, stage: Stage) -> None:
-        """Begins a stage."""
+        """Starts a stage."""
         self.stage, self._since = stage, time.monotonic()
 
     @contextlib.contextmanager
     def rescue(self, save: Callable[[], int]) -> Iterator[None]:
-        """Within it, and while the stage is SAVING, the thread calls `save` and leaves with the code that it returns if
-        the block does not end within UNANSWERED seconds of a stop."""
+        """Makes the thread call `save` and exit with its code, if a stop does not end the block in UNANSWERED seconds.
+
+        Has an effect only during stage SAVING.
+        """
         self._rescue, self._since = save, time.monotonic()
         try:
             yield
         finally:
-            with self._turn:  # where the thread saves, this waits for the end of the process
+            with self._turn:  # if the thread is saving, this waits until the process ends
                 self._rescue = None
 
     def say(self, line: str) -> None:
-        """Writes the line of this stop, unless it is written."""
+        """Writes the line of this stop, unless it is already written."""
         if self._line.acquire(blocking=False):
             write_at_once(line)
 
     def end(self) -> None:
-        """Ends the process after a stop that leaves nothing to save, with its line and without Python's own clean-up.
+        """Ends the process after a stop with nothing to save: writes the line, and skips Python's own clean-up.
 
-        That may take long, or crash, where the stop has broken off a library's work half-way.
+        The clean-up may take long, or crash, if the stop has interrupted a library's work.
         """
         self.say(line_of(self.number))
         with contextlib.suppress(OSError, ValueError):  # a closed pipe, or a closed file
@@ -126,15 +128,15 @@ class StopWatch:
         raise Stopped(line_of(self.number))
 
     def _notice_lost(self, lost: Any) -> None:
-        """Python calls this with an exception that it cannot hand on, as in a callback of the garbage collector."""
+        """Notices a lost `Stopped`; Python calls this for exceptions that it cannot raise, as in garbage collection."""
         if isinstance(lost.exc_value, Stopped):
             self._is_lost = True
         else:
             self._show_lost(lost)
 
     def _end_or_show(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Python calls this with an exception that nobody has caught, as in the imports of an entry point."""
-        if self.is_ending:  # whatever the stop has broken on its way
+        """Ends a stopped process; Python calls this for uncaught exceptions, as in the imports of an entry point."""
+        if self.is_ending:  # whatever error the stop has caused
             self.end()
         self._show_error(kind, error, trace)
 
@@ -148,7 +150,7 @@ class StopWatch:
                 self._end_if_due()
 
     def _arrived(self) -> list[int]:
-        """The signals that have come; waits for the first of all."""
+        """Returns the signals since the last call; waits without limit for the first, then at most TICK seconds."""
         if not select.select([self._reader], [], [], TICK if self._is_seen else None)[0]:
             return []
         found = [number for number in os.read(self._reader, 64) if number in SIGNALS]
@@ -195,44 +197,44 @@ class StopWatch:
 
 
 def name_of(number: int) -> str:
-    """What a user calls the signal."""
+    """Returns a signal's name for users."""
     return 'Ctrl-C' if number == signal.SIGINT else signal.Signals(number).name
 
 
 def line_of(number: int) -> str:
-    """What is said of a stop that leaves nothing to save."""
+    """Returns the message of a stop with nothing to save."""
     return f'stopped by {name_of(number)}; there was nothing to save'
 
 
-_watches: list[StopWatch] = []  # none, or that of this process
+_watches: list[StopWatch] = []  # the watch of this process, or none
 
 
 def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
-    """Begins to catch stop signals: the first thing that an entry point does.
+    """Starts to catch stop signals; every entry point must call it first.
 
     Args:
-        keeps_freed_memory: whether the entry point will tune the allocator, a part of which has to come before the
-            thread that is started here (allocator.py).
+        keeps_freed_memory: whether the entry point will tune the allocator. One setting must precede the thread that
+            this function starts (allocator.py).
     """
     if not _watches:
         if keeps_freed_memory:
             share_one_arena()
         _watches.append(StopWatch())
         _watches[0].install()
-        atexit.register(_let_it_end)  # the first that is registered is called last
+        atexit.register(_let_it_end)  # registered first, so called last
         note_phase(IMPORTS)
 
 
 def _let_it_end() -> None:
-    """Has a process ignore stop signals from here on, as all that it had to do is done.
+    """Makes the process ignore stop signals from here on, because its work is done.
 
-    Python gives its handlers up before it takes the modules apart. A signal in those tenths of a second would end with
-    its own number, and without a line, what has ended already.
+    Python resets its handlers before it unloads the modules. A signal in those tenths of a second would change the exit
+    code of a finished command, without a message.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def stop_watch() -> StopWatch | None:
-    """That of this process; None where no entry point runs, as in a notebook."""
+    """Returns this process's stop watch; None if no entry point runs, as in a notebook."""
     return _watches[0] if _watches else None

@@ -1,7 +1,7 @@
-"""Ends a process that makes no progress: input that does not come, a device, another process or a disk that hangs.
+"""Ends a process that makes no progress, because input does not arrive or a device, a process or a disk hangs.
 
-What it waits for cannot be interrupted from Python, so the process ends at once, with an exit code of its own. The
-operating system then frees the lock of the workdir; a checkpoint that was under way has no seal and does not count.
+Python cannot interrupt such a wait, so the process ends at once, with a special exit code. The operating system then
+frees the lock of the workdir. A checkpoint in progress has no checksums and does not count.
 """
 
 import faulthandler
@@ -19,9 +19,9 @@ import jax
 from efficient_attention.errors import ExitCode, write_at_once
 from efficient_attention.processes import phases
 
-LONG = 6  # a compilation, an evaluation's batch or a save may take this many times as long as anything else
-TICKS = 50  # looks at the time, within `seconds`
-WRITE_SECONDS = 5.0  # that saying what was found may take; the disk may be what hangs
+LONG = 6  # a compilation, an evaluation's batch or a save may take this many times as long as other phases
+TICKS = 50  # number of checks within `seconds`
+WRITE_SECONDS = 5.0  # time limit for writing the finding, since the disk itself may hang
 
 COMPILING = 'compiling and taking its first step'
 INPUT = 'waiting for input'
@@ -38,15 +38,15 @@ PHASES = {
 
 
 class Watchdog:
-    """A thread that ends the process where no progress was noted for `seconds` while a run is at something.
+    """A thread that ends the process if no progress was noted for `seconds`.
 
-    The first step, which compiles, evaluations and saves may take `LONG` times as long. No step has less time than the
-    first one took. Time in which the process itself does not run, such as a suspended machine's, hardly counts.
+    The first step, which compiles, evaluations and saves may take `LONG` times as long. No step gets less time than the
+    first one took. Time in which the process itself does not run, such as on a suspended machine, hardly counts.
 
     Args:
         seconds: without a sign of progress; 0 = no limit.
-        workdir: gets the stacks of all threads, `stalled-<process>.txt`.
-        end: is called with what was found, instead of ending the process.
+        workdir: receives the stacks of all threads, in `stalled-<process>.txt`.
+        end: called with the finding, instead of ending the process.
         clock: seconds.
     """
 
@@ -63,16 +63,16 @@ class Watchdog:
         self._stacks = workdir / f'stalled-{jax.process_index()}.txt'
         self._process = f'process {jax.process_index()} of {jax.process_count()}'
         self._end, self._clock = end or self._end_process, clock
-        self._noted = (0, 0, '')  # how often, the step, what it is at
-        self._seen, self._waited, self._looked = 0, 0.0, clock()  # of the thread alone
+        self._noted = (0, 0, '')  # number of notes, step, phase
+        self._seen, self._waited, self._looked = 0, 0.0, clock()  # used only by the thread
         self._closed = threading.Event()
 
     def note(self, step: int, doing: str) -> None:
-        """Tells that there is progress, and what comes now; cheap, for every step.
+        """Records progress and the phase that begins now; cheap enough to call at every step.
 
         Args:
-            step: that is under way.
-            doing: one of the words above.
+            step: the current step.
+            doing: one of the phases above, such as COMPILING.
         """
         if self._noted[2] == COMPILING:
             self.seconds = max(self.seconds, self._waited)
@@ -80,7 +80,10 @@ class Watchdog:
         phases.note_phase(PHASES[doing], step)
 
     def look(self) -> None:
-        """Adds the time since the last call, two ticks at most, and ends the process where it has become too much."""
+        """Adds the time since the last call to the time without progress; ends the process beyond the limit.
+
+        Each call adds at most two ticks (`seconds` / TICKS), so that a pause of the whole machine hardly counts.
+        """
         now = self._clock()
         passed, self._looked = min(now - self._looked, 2 * self._tick), now
         notes, step, doing = self._noted
@@ -109,7 +112,7 @@ class Watchdog:
             self.look()
 
     def _end_process(self, finding: str) -> None:
-        """Says what was found and ends the process, also where a disk or a reader of its output hangs."""
+        """Reports the finding and ends the process, even if a disk or a reader of the output hangs."""
         writer = threading.Thread(target=self._write, args=(finding,), daemon=True)
         writer.start()
         writer.join(WRITE_SECONDS)

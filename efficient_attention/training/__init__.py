@@ -1,5 +1,5 @@
-"""The train loop: state, step and what may join it (parts.py), optimizer, schedules, the parameters at the start.
+"""Training of every task: the loop, the step and its optional parts, optimizer, schedules, initial parameters.
 
-`guarded_run.py` has what guards a run: lock, other processes, watchdog, report. `run_notes.py` has the lines that a run
-prints before its first step.
+Start with `loop.py`. `guarded_run.py` protects a run: workdir lock, comparison with other processes, watchdog, report.
+`run_notes.py` holds the notes that a run prints before its first step.
 """

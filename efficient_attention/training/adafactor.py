@@ -1,9 +1,10 @@
-"""Adafactor's scaling of gradients: the second moments of a matrix are kept as one number a row and one a column.
+"""Adafactor's scaling of gradients: second moments of a matrix are stored as one number per row and one per column.
 
     V_ij = R_i C_j / mean(R),  U = G / sqrt(V),  U /= max(1, rms(U)),  U *= max(0.001, rms(W))
 
-for each matrix W of at least `FACTORED_FROM` a side (Shazeer and Stern 2018, arXiv 1804.04235, algorithm 4); smaller
-ones and vectors keep their second moments. The moments of step t decay by 1 - t^-0.8, and there is no first moment.
+The formula holds for each matrix W with both sides of at least `FACTORED_FROM` (Shazeer and Stern 2018, arXiv
+1804.04235, algorithm 4). Smaller matrices and vectors store a second moment per element. The moments of step t decay by
+1 - t^-0.8. There is no first moment.
 """
 
 import re
@@ -13,15 +14,15 @@ import optax
 
 from efficient_attention.models.sharding import path_name
 
-FACTORED_FROM = 128  # the shorter side of a matrix whose moments are factored, as in T5's code
-LEAST_SCALE = 1e-3  # of a parameter, so that one drawn as zeros moves
+FACTORED_FROM = 128  # least length of the shorter side of a matrix with factored moments, as in T5's code
+LEAST_SCALE = 1e-3  # the least rms of a parameter in its update, so that a parameter initialised to zeros still changes
 
 
 def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
-    """The updates of Adafactor before the learning rate, which is relative to the size of each parameter.
+    """Returns Adafactor's transformation without the learning rate; each update is relative to its parameter's size.
 
     Args:
-        stacked: as in `make_optimizer`; each layer of these parameters is scaled as a parameter of its own.
+        stacked: as in `make_optimizer`; each layer of these parameters is scaled as a separate parameter.
     """
     scale = optax.chain(
         optax.scale_by_factored_rms(min_dim_size_to_factor=FACTORED_FROM),
@@ -41,7 +42,7 @@ def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
 
 
 def of_each_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`inner` along the first axis of every parameter, as if each layer had its own."""
+    """Returns `inner` applied separately to each entry along every parameter's first axis, as if to a parameter."""
 
     def init(params: optax.Params) -> optax.OptState:
         return jax.vmap(inner.init)(params) if jax.tree.leaves(params) else optax.EmptyState()

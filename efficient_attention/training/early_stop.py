@@ -1,4 +1,4 @@
-"""Tells when a run has stopped getting better."""
+"""Early stopping: decides whether the validation metric has stopped improving."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,12 @@ from efficient_attention.workdir.metrics import STILL_PRUNING
 
 
 class Patience:
-    """Counts evaluations in a row without a better value of `checkpoint.best_metric`.
+    """Counts consecutive evaluations without a better value of `checkpoint.best_metric`.
 
     Args:
-        evaluations: as many end the run; 0 = none do.
-        config: names the metric, and which way it is better.
-        earlier: the metrics of a resumed run's evaluations so far, the oldest first.
+        evaluations: the run ends after this many evaluations without a better value; 0 = it never ends early.
+        config: names the metric, and whether higher or lower is better.
+        earlier: the metrics of a resumed run's earlier evaluations, oldest first.
     """
 
     def __init__(self, evaluations: int, config: CheckpointConfig, earlier: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -25,7 +25,7 @@ class Patience:
             self.add(metrics)
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Counts an evaluation with these metrics; one from before the last pruning is as if there had been none."""
+        """Counts an evaluation with these metrics; ignores an evaluation before pruning has finished."""
         if metrics.get(STILL_PRUNING):
             self._is_counted = False
             return
@@ -42,9 +42,9 @@ class Patience:
 
     @property
     def is_over(self) -> bool:
-        """Whether so many evaluations have brought no better value that the run should end."""
+        """Whether the run should end, because too many evaluations have passed without a better value."""
         return 0 < self._evaluations <= self._since_best
 
     def describe(self) -> str:
-        """Why the run ends, in a few words."""
+        """Returns the reason why the run ends, in a few words."""
         return f'{self._since_best} evaluations without a better {self._name} than {self._sign * self._best:.4g}'

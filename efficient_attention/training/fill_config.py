@@ -1,9 +1,13 @@
-"""A run's config from the values of a config file, with what a fine-tuning config leaves open filled in.
+"""Completes the values of a config file to a run's config: fills every field that is None.
 
-A field that is None is open: those of `model` and `head`, and the tokenizer, come from the checkpoint that
-`train.start_from` names; `train.steps` and `optimizer.warmup_steps` from the number of training rows; the names of the
-labels from the training files. A run from text to text may leave open the fields of `model`, the tokenizer and the
-symbols that texts begin with, which then follow the encoder-decoder that it starts from. The run's config.json has all.
+In a fine-tuning config, these fields may be None:
+
+- fields of `model` and `head`, and the tokenizer: taken from the checkpoint that `train.start_from` names
+- `train.steps` and `optimizer.warmup_steps`: computed from the number of training rows
+- the names of the labels: read from the training files
+
+In a text-to-text config, the fields of `model`, the tokenizer and `pairs.begin` and `pairs.start` may be None. They
+are taken from the encoder-decoder that `train.start_from` names. The run's config.json stores all values.
 """
 
 import dataclasses
@@ -26,23 +30,25 @@ from efficient_attention.tasks.encoded_examples import EncodedExamples, load_exa
 from efficient_attention.training.initial_params import check_layers, open_start
 
 Values = dict[str, Any]
-OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')  # what made the teacher small
-OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')  # which follow from it by default
+# Fields of a compressed teacher; its student gets the defaults.
+OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')
+# Fields whose defaults follow from the width and the number of heads.
+OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')
 
 
 class FilledConfig(NamedTuple):
-    """A complete config, and what was read to complete it."""
+    """A complete config, with the examples and the checkpoint that were read to complete it."""
 
     config: RunConfig
-    examples: EncodedExamples | None = None  # of a fine-tuning run
-    pretrained: Pretrained | None = None  # the checkpoint of `train.start_from`, open
+    examples: EncodedExamples | None = None  # only for a fine-tuning run
+    pretrained: Pretrained | None = None  # the opened checkpoint of `train.start_from`
 
 
 def fill_config(values: Mapping[str, Any]) -> FilledConfig:
-    """The complete config, with the examples and the checkpoint that were read for it.
+    """Returns the complete config, with the examples and the checkpoint that were read for it.
 
     Raises:
-        InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
+        InputError: a field is bad, or the checkpoint, the tokenizer or the files cannot be used.
     """
     if values.get('task') == 'text_to_text':
         return fill_text_to_text(values)
@@ -55,7 +61,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         )
     from_dict(
         filled.get('distill', {}), DistillConfig, 'distill.'
-    ).check_has_teacher()  # a forgotten teacher leaves other fields open as well
+    ).check_has_teacher()  # first: without a teacher other fields stay None too, and their errors would hide this one
     start = filled['train'].get('start_from')
     pretrained = open_start(start, filled['train'].get('start_layers') or '') if start else None
     if pretrained is not None:
@@ -72,7 +78,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill_tokenizer(filled['data'], like)
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
-    known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
+    known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all known fields before files are read
     check_vocabularies(known)
     if pretrained is not None and not known.train.start_random:
         ours = load_tokenizer(known.data.tokenizer, lowercase=known.data.lowercase).get_vocab()
@@ -81,7 +87,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     labels = examples.problem.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
     if pretrained and is_known and not known.examples.labels:
-        labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
+        labels = pretrained.labels  # a checkpoint with the same labels keeps the order of its labels
         examples = load_examples(dataclasses.replace(known.examples, labels=labels), known.data)
     filled['examples']['labels'] = labels
     fill_head(filled['head'], examples, pretrained)
@@ -90,7 +96,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
 
 
 def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
-    """The config of a run from text to text whose open fields follow `train.start_from`; raises as `fill_config`."""
+    """Returns a text-to-text run's config, filled from `train.start_from`; raises as `fill_config`."""
     filled = with_open_fields(values, {})
     groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]
     if not any(value is None for group in groups for value in group.values()):
@@ -110,7 +116,7 @@ def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
 
 
 def first_pieces(pretrained: Pretrained, tokenizer: Path) -> Values:
-    """`pairs.begin` and `pairs.start` with which an encoder-decoder was trained."""
+    """Returns the `pairs.begin` and `pairs.start` with which an encoder-decoder was trained."""
     if pretrained.pairs:
         return {name: pretrained.pairs.get(name, '') for name in OUR_PAIRS}
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
@@ -119,11 +125,10 @@ def first_pieces(pretrained: Pretrained, tokenizer: Path) -> Values:
 
 
 def config_without_data(values: Mapping[str, Any]) -> RunConfig:
-    """The complete config of a run that is only planned.
+    """Returns the complete config of a run that is only planned.
 
     Raises:
-        InputError: a field is bad, or the sizes of the run follow from training files, or from a checkpoint that is
-            not there.
+        InputError: a field is bad, or the sizes depend on training files or on a checkpoint that does not exist.
     """
     if values.get('task') == 'text_to_text':
         return fill_text_to_text(values).config
@@ -133,14 +138,14 @@ def config_without_data(values: Mapping[str, Any]) -> RunConfig:
 
 
 def fill(group: Values, values: Mapping[str, Any]) -> None:
-    """Gives the open fields of a group these values."""
+    """Sets the fields of a group that are None to these values."""
     for name, value in values.items():
         if group.get(name) is None:
             group[name] = value
 
 
 def with_open_fields(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
-    """A copy of the values whose open fields have stand-ins."""
+    """Returns a copy of the values; fields that are None get the values of `stand_ins`."""
     copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     for name, group in stand_ins.items():
         fill(copy[name], group)
@@ -148,7 +153,7 @@ def with_open_fields(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[
 
 
 def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
-    """Gives an open `data.tokenizer` the checkpoint's."""
+    """Sets `data.tokenizer` to the checkpoint's tokenizer if it is None."""
     if data.get('tokenizer') is not None:
         return
     if pretrained is None or pretrained.tokenizer is None:
@@ -162,19 +167,22 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
 
 
 def first_teacher(distill: Values) -> Pretrained | None:
-    """The model that a drawn student learns from, or the first of several; None without one."""
+    """Returns the first teacher of a freshly initialised student; None without a teacher."""
     folder = (distill.get('teacher') or '').split(',')[0].strip()
     return open_teacher_model(folder) if folder else None
 
 
 def fill_of_width(model: Values, like: Pretrained) -> None:
-    """Gives a drawn model with another width or other heads than its example what follows from its own ones."""
+    """Sets width-dependent fields to their defaults if the model differs from `like` in width or number of heads."""
     if any(model.get(name) not in (None, getattr(like.model, name)) for name in ('width', 'heads')):
         fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:
-    """Gives the open fields of the head what the problem needs and, where the checkpoint has such a head, its form."""
+    """Sets the head's fields that are None.
+
+    The problem determines kind and outputs. Other fields come from the checkpoint's head, then from the defaults.
+    """
     task = examples.problem
     needed: Values = {'kind': task.head}
     if task.head in (*OF_ROWS, 'token'):
@@ -192,7 +200,7 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
 
 
 def fill_steps(values: Values, examples: EncodedExamples) -> None:
-    """Gives open steps and warm-up their numbers from the training rows."""
+    """Sets steps and warm-up steps that are None, computed from the number of training rows."""
     train, optimizer, fields = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:
         steps_per_epoch = -(-len(examples.train) // train['batch_size'])

@@ -1,4 +1,7 @@
-"""What guards a run: claims and locks its workdir, compares processes, restores, starts a watchdog, writes a report."""
+"""Everything around a training run that protects it: workdir claim and lock, restore, watchdog, report at the end.
+
+It also compares the config and the data of all processes before the first step.
+"""
 
 import contextlib
 import dataclasses
@@ -45,28 +48,28 @@ from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, 
 from efficient_attention.workdir.report import write_report
 from efficient_attention.workdir.saved_before import gone_note, last_line
 
-LINES = 'metrics_lines'  # of the record of a checkpoint: how many lines metrics.jsonl had
-LINES_HASH = 'metrics_sha256'  # of the record: the SHA-256 of these lines
+LINES = 'metrics_lines'  # name in a checkpoint's record: the number of lines of metrics.jsonl
+LINES_HASH = 'metrics_sha256'  # name in a checkpoint's record: the SHA-256 of these lines
 
 
 @dataclasses.dataclass(frozen=True)
 class GuardedRun:
-    """A run whose workdir is claimed, as it is before its next step."""
+    """A run with a claimed workdir, ready for its next step."""
 
     run: Run
-    state: TrainState  # of the newest checkpoint, or a new one
-    evaluations: list[dict[str, Any]]  # until then
-    patience: Patience  # after these
+    state: TrainState  # state of the newest checkpoint, or of a new run
+    evaluations: list[dict[str, Any]]  # evaluations of all steps up to this state
+    patience: Patience  # counts these evaluations
     interval: Interval  # metrics summed since the last line of the log
     checkpoints: Checkpoints
-    record: dict[str, Any]  # what all its checkpoints hold
+    record: dict[str, Any]  # stored in all its checkpoints
     log: MetricsLog
     progress: ProgressDisplay
     watchdog: Watchdog
     stop: StopSignal
 
     def is_complete(self, step: int) -> bool:
-        """Whether after this step no other is left to take."""
+        """Whether the run is finished after this step: at its last step, or stopped early."""
         return step == self.run.config.train.steps or self.patience.is_over
 
 
@@ -74,16 +77,19 @@ class GuardedRun:
 def guarded_run(
     config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> Iterator[GuardedRun]:
-    """Gives the run with its state restored or drawn; at its end writes the report and frees the workdir.
+    """Yields the run with its state restored or newly initialised; at the end writes the report and frees the workdir.
 
-    Within it a watchdog ends the process if the run makes no progress, a stop signal makes the run save and stop
-    once `stop.expect` was called, and other processes are told of an error.
+    While the run lasts:
+
+    - a watchdog ends the process if the run makes no progress
+    - once `stop.expect` was called, a stop signal makes the run save and stop
+    - other processes are informed of an error
 
     Args:
         config: complete.
-        workdir: of the run; made where it is missing.
-        examples: of a fine-tuning run, where they are read already.
-        pretrained: the checkpoint of `train.start_from`, where it is open already.
+        workdir: of the run; created if missing.
+        examples: of a fine-tuning run, if already read.
+        pretrained: the checkpoint of `train.start_from`, if already open.
 
     Raises:
         InputError: bad config, data or workdir.
@@ -98,30 +104,32 @@ def guarded_run(
         CheckpointReader(workdir).check_not_lost()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
-    run.task.prepare_training()  # what it refuses leaves no workdir behind
+    run.task.prepare_training()  # before the workdir is claimed: bad training data should leave no workdir behind
     if not is_begun:
-        start.read_mask(run)  # likewise
+        start.read_mask(run)  # before the claim: a bad mask should leave no workdir behind
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
-        stack.enter_context(stop)  # left after the report is written and all files are closed, which a stop waits for
+        stack.enter_context(stop)  # a stop signal thus waits until the report is written and all files are closed
         note_phase(RESTORING)
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         newest, evaluations = checkpoints.newest, evaluations_before(checkpoints)
         going_on_from = {'step': newest.step if newest else 0, 'evaluations': len(evaluations)}
-        compare_with_peers({**fingerprint, 'going_on_from': going_on_from})  # hosts may see older files than others
+        # Hosts may see different versions of the files.
+        compare_with_peers({**fingerprint, 'going_on_from': going_on_from})
         state = begin_or_restore(run, start, checkpoints, fingerprint)
         renewed = write_assets(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
-        stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
+        # The report is written also after an error, when it is most useful.
+        stack.push(functools.partial(write_report_at_the_end, workdir))
         unsaved = gone_note(workdir, checkpoints.reader.folder, newest.step) if newest else unsaved_note(workdir)
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         checkpoints.before_seal = log.check_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
-        stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
+        stack.push(tell_peers)  # runs first at the end: closing the objects above may wait for other processes
         guarded = GuardedRun(
             run=run,
             state=state,
@@ -145,14 +153,14 @@ def guarded_run(
 def begin_or_restore(
     run: Run, start: InitialParams, checkpoints: Checkpoints, fingerprint: dict[str, Any]
 ) -> TrainState:
-    """The state that a run begins with, its workdir claimed: of `checkpoints.newest`, or a new one.
+    """Claims the workdir and returns the first state: from `checkpoints.newest`, or a new one.
 
     Raises:
-        InputError: the workdir is another run's, or the checkpoint is of other data or another config.
+        InputError: the workdir belongs to another run, or the checkpoint has other data or another config.
     """
     newest, workdir = checkpoints.newest, checkpoints.reader.folder.parent
     if newest is None:
-        state = start.state(run)  # a run that is refused here does not claim the workdir
+        state = start.state(run)  # before the claim: a refused run does not claim the workdir
         claim_workdir(workdir, run.config, has_checkpoint=False)
         return state
     claim_workdir(workdir, run.config, has_checkpoint=True)
@@ -165,12 +173,12 @@ def begin_or_restore(
 
 
 def saved_fingerprint(newest: Saved | None) -> dict[str, Any]:
-    """The fingerprint that a checkpoint holds, with the fields that have been added since; {} without a checkpoint."""
+    """Returns the fingerprint that a checkpoint holds, completed with newer config fields; {} without a checkpoint."""
     return with_new_fields(newest.record.get(FINGERPRINT, {})) if newest else {}
 
 
 def evaluations_before(checkpoints: Checkpoints) -> list[dict[str, Any]]:
-    """The evaluations of a run until the checkpoint from which it goes on."""
+    """Returns the evaluations of a run up to the checkpoint from which it resumes."""
     newest = checkpoints.newest
     return earlier_evaluations(checkpoints.reader.folder, newest.step, newest.record) if newest else []
 
@@ -178,10 +186,11 @@ def evaluations_before(checkpoints: Checkpoints) -> list[dict[str, Any]]:
 def write_report_at_the_end(
     workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    """Writes the report in the first process, if there is anything to report.
+    """Writes the report in process 0, if there are metrics.
 
     Raises:
-        RunError, InputError: it cannot be written; only said where an error ends the run, which must not be lost.
+        RunError, InputError: the report cannot be written. If the run ends with an error, the failure is only printed,
+            so that it does not hide the error.
     """
     del kind, trace
     try:
@@ -194,17 +203,17 @@ def write_report_at_the_end(
 
 
 def check_best_metric(run: Run) -> None:
-    """Raises InputError at the start of a run whose `checkpoint.best_metric` no evaluation will give."""
+    """Raises InputError if no evaluation of the run computes `checkpoint.best_metric`."""
     name = run.config.checkpoint.best_metric
     if name and name not in run.held_out_metrics:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
 
 
 def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
-    """Writes the files beside the checkpoints in the first process, if missing or changed; returns a line on a change.
+    """Writes missing or changed files next to the checkpoints in process 0; returns a line about a change.
 
     Raises:
-        InputError: the new files differ, too, from those that the checkpoint was saved with.
+        InputError: even the new files differ from the files with which the checkpoint was saved.
     """
     record = newest.record if newest else {}
     if jax.process_index() > 0:
@@ -214,18 +223,18 @@ def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
         return []
     run.task.save_assets(workdir)
     if found := changed_file(workdir, record):
-        raise InputError(f'{workdir} is damaged: {found}, and the data no longer give the old file; bring it back')
+        raise InputError(f'{workdir} is damaged: {found}, and the data no longer produce the old file; restore it')
     return [f'{workdir}: {changed}; it is written anew'] if changed else []
 
 
 def unsaved_note(workdir: Path) -> list[str]:
-    """A line if the run before ended before its first checkpoint, so that this one begins anew; else none."""
+    """Returns a line if the previous run ended before its first checkpoint, so that this run starts over; else none."""
     last = last_line(workdir)
     return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
 
 
 def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
-    """Lines on metrics before the checkpoint that are unreadable, lost or changed; [] if all are as written."""
+    """Returns notes on metrics lines before the checkpoint that are unreadable, lost or changed; [] if none are."""
     record = newest.record if newest else {}
     before, digest = record.get(LINES, 0), record.get(LINES_HASH)
     notes = dropped_note(log.workdir, log.dropped)
@@ -238,5 +247,5 @@ def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
 
 
 def saved_interval(newest: Saved | None) -> Interval:
-    """The steps before a checkpoint that no line of the log tells of; of none without a checkpoint."""
+    """Returns the sums of metrics that a checkpoint holds since the last log line; empty sums without a checkpoint."""
     return Interval.restored(newest.record[INTERVAL]) if newest and INTERVAL in newest.record else Interval()

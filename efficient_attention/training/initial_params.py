@@ -1,4 +1,4 @@
-"""The state of a new run: drawn, or with the parameters of a checkpoint that the world, or another run, already has."""
+"""Initial state of a new run: freshly initialised, or with parameters loaded from an existing checkpoint."""
 
 import dataclasses
 import functools
@@ -24,12 +24,17 @@ from efficient_attention.pruning.pruner import Pruner, by_path
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
-OUTPUTS = r'head/dense/|token/embedding$'  # in the names of an output layer, and of the tables that may be one
-MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
+# Names of the output layer, and of embedding tables, which may be the output layer.
+OUTPUTS = r'head/dense/|token/embedding$'
+MUST_START = 'encoder/'  # required in a checkpoint; a head that is missing or does not fit is freshly initialised
 
 
 def open_start(folder: str, layers: str = '') -> Pretrained:
-    """The checkpoint of `train.start_from` with the layers of `train.start_layers`; raises InputError as both do."""
+    """Returns the checkpoint of `train.start_from` with the layers of `train.start_layers`.
+
+    Raises:
+        InputError: the checkpoint cannot be opened, or the layers cannot be picked.
+    """
     if ',' in folder and not Path(folder).exists():
         raise InputError(
             f'train.start_from is {folder!r} (in configs/distill it follows distill.teacher); of several models name '
@@ -43,32 +48,32 @@ def open_start(folder: str, layers: str = '') -> Pretrained:
 
 
 def check_layers(layers: int, pretrained: Pretrained) -> None:
-    """Raises InputError where a model has more or fewer layers than were picked for it."""
+    """Raises InputError if the model's number of layers differs from the number of picked layers."""
     allowed = f'{pretrained.model.layers}, as many as train.start_layers names'
     require(layers == pretrained.model.layers, 'model.layers', layers, allowed)
 
 
 class InitialParams:
-    """Where the parameters of step 0 come from; a checkpoint is opened once, when it is first needed."""
+    """The source of the parameters at step 0; a checkpoint is opened on first use, at most once."""
 
     def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
-        """`pretrained`: the checkpoint of `train.start_from`, where it is open already."""
+        """Sets the config; `pretrained` is the checkpoint of `train.start_from`, if already open."""
         self.config, self._open = config, pretrained
         self._mask: Any = None
 
     @functools.cached_property
     def pretrained(self) -> Pretrained:
-        """The checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
+        """The opened checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
         pretrained = self._open or open_start(self.config.train.start_from, self.config.train.start_layers)
         if self.config.train.start_layers:
             check_layers(self.config.model.layers, pretrained)
         return pretrained
 
     def read_mask(self, run: Run) -> None:
-        """Reads the mask of `prune.mask_from`, where that is asked for and `state` has not done so.
+        """Loads the mask of `prune.mask_from`, if the config names one and it is not yet loaded.
 
         Raises:
-            InputError: there is no such model, or its layers are not those of the run.
+            InputError: no such model exists, or its layers differ from the run's layers.
         """
         where = Path(self.config.prune.mask_from)
         if run.pruner is None or not self.config.prune.mask_from or self._mask is not None:
@@ -80,7 +85,7 @@ class InitialParams:
         self._mask = fixed_scores(run.pruner, where, params)
 
     def state(self, run: Run) -> TrainState:
-        """The run's state at step 0, made on its devices.
+        """Returns the run's state at step 0, created on its devices.
 
         Raises:
             InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
@@ -98,18 +103,18 @@ class InitialParams:
         if note := other_attention(pretrained.model, self.config.model):
             logging.getLogger(__name__).warning('train.start_from %s: %s', start, note)
         if self.config.model.global_tokens and not pretrained.model.global_tokens:
-            # projections of global tokens begin as copies
+            # the projections of global tokens start as copies
             pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
         params = pretrained.params()
         if not has_same_outputs(pretrained, self.config):
-            if params.pop('head', None) is not None:  # numbers for other labels, even if they are as many
+            if params.pop('head', None) is not None:  # trained for other labels, even if as many
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         is_whole = self.config.task == TEXT_TO_TEXT
         return dataclasses.replace(state, params=started_params(state.params, params, start, is_whole=is_whole))
 
     def origin(self) -> str:
-        """Where the parameters come from, in a few words."""
-        start, drawn = self.config.train.start_from, f'parameters drawn from seed {self.config.train.seed}'
+        """Returns the source of the parameters, in a few words."""
+        start, drawn = self.config.train.start_from, f'freshly initialised parameters (seed {self.config.train.seed})'
         if not start:
             return drawn
         if self.config.train.start_random:
@@ -118,7 +123,7 @@ class InitialParams:
 
 
 def other_attention(theirs: ModelConfig, ours: ModelConfig) -> str:
-    """A line where a checkpoint's layers were trained with other mechanisms than a run's have; '' where they agree."""
+    """Returns a warning if the checkpoint was trained with other attention mechanisms than the run uses, else ''."""
     before, after = theirs.mechanisms, ours.mechanisms
     if all(before[layer % len(before)] == after[layer % len(after)] for layer in range(ours.layers)):
         return ''
@@ -126,7 +131,7 @@ def other_attention(theirs: ModelConfig, ours: ModelConfig) -> str:
 
 
 def with_mask(state: TrainState, mask: Any) -> TrainState:
-    """The state with these scores, where there are any."""
+    """Returns the state with these pruning scores; unchanged if `mask` is None."""
     if mask is None:
         return state
     scores = jax.tree.map(lambda leaf, one: jax.device_put(np.asarray(one), leaf.sharding), state.scores, mask)
@@ -134,7 +139,7 @@ def with_mask(state: TrainState, mask: Any) -> TrainState:
 
 
 def fixed_scores(pruner: Pruner, where: Path, params: Any) -> Any:
-    """The scores that keep what is not zero in a checkpoint's parameters; raises InputError where they do not fit."""
+    """Returns scores that keep every non-zero weight of a checkpoint; raises InputError if the shapes do not fit."""
     flat = by_path(params)
     for group in pruner.groups:
         for member in group.members:
@@ -144,25 +149,32 @@ def fixed_scores(pruner: Pruner, where: Path, params: Any) -> Any:
                 raise InputError(f'prune.mask_from {where}: {member.path} {fault}')
     scores = pruner.fixed_scores(params)
     if all(bool(np.all(np.asarray(one) > 0.0)) for one in jax.tree.leaves(scores)):
-        raise InputError(f'prune.mask_from {where} has no zeros in what prune.attention and prune.feed_forward name')
+        raise InputError(
+            f'prune.mask_from {where} has no zeros in the kernels of prune.attention and prune.feed_forward'
+        )
     return scores
 
 
 def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
-    """Whether a checkpoint's head means what the config's examples mean; both kinds of spans mean the same."""
+    """Whether a checkpoint's head has the same problem and labels as the config's examples.
+
+    Question answering and multi-hop answering count as the same problem.
+    """
     problems = {pretrained.problem, config.examples.problem}
     is_one = len(problems) == 1 or problems == {'question_answering', 'multi_hop'}
     return is_one and pretrained.labels == config.examples.labels
 
 
 def started_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, is_whole: bool = False) -> Any:
-    """`params` with every array that `pretrained` has under the same path and in the same shape; logs what stays drawn.
+    """Returns `params`, with every array replaced that `pretrained` has under the same path and in the same shape.
+
+    Logs the names of arrays that stay freshly initialised.
 
     Args:
-        params: drawn parameters on their devices.
+        params: freshly initialised parameters on their devices.
         pretrained: nested dicts of NumPy arrays.
         where: the checkpoint, for messages.
-        is_whole: the checkpoint must have every array, and no other: an encoder-decoder has no head to be drawn.
+        is_whole: the checkpoint must have exactly these arrays; for an encoder-decoder, which has no new head.
 
     Raises:
         InputError: an array of the encoder is missing or has another shape; names it.
@@ -187,13 +199,13 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, i
         name = min(found)
         raise InputError(f'train.start_from {where}: the model has no place for {name}{advice(name)}')
     if drawn:
-        logger.warning('%s has no such parameters, so they are drawn: %s', where, listed(drawn))
+        logger.warning('%s lacks these parameters or shapes, so they are freshly initialised: %s', where, listed(drawn))
     if found:
-        logger.warning('%s: left out, the model has no place for them: %s', where, listed(sorted(found)))
+        logger.warning('%s: not used, the model has no parameters of these names: %s', where, listed(sorted(found)))
     return started
 
 
 def advice(name: str) -> str:
-    """What to change where an array of the output layer is in a checkpoint alone, or in a model alone."""
+    """Returns the fields to change, if only the checkpoint or only the model has an array of the output layer."""
     fields = 'model.tied_output and model.shared_table'
     return f'; {fields} must be as the checkpoint has them' if re.search(OUTPUTS, name) else ''

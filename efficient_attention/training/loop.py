@@ -1,4 +1,4 @@
-"""The train loop: one for every task."""
+"""The train loop, shared by all tasks, with evaluations, logs and checkpoints."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -28,27 +28,27 @@ from efficient_attention.workdir.metrics import line_of, shown
 def train(
     config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> dict[str, float]:
-    """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
+    """Trains to `train.steps`, from the newest checkpoint if there is one; returns the validation metrics at the end.
 
-    Where no text is held out there are no metrics.
+    Returns {} if the run has no validation set.
 
     Args:
         config: complete.
-        workdir: of the run; made where it is missing.
-        examples: of a fine-tuning run, where they are read already.
-        pretrained: the checkpoint of `train.start_from`, where it is open already.
+        workdir: of the run; created if missing.
+        examples: of a fine-tuning run, if already read.
+        pretrained: the checkpoint of `train.start_from`, if already open.
 
     Raises:
         InputError: bad config, data or workdir.
         TrainingStopped: too many steps in a row were not finite, or the state is not.
-        SaveError: the newest checkpoint could not be saved. It is printed at once and raised at the end, or raised at
-            once where `checkpoint.when_save_fails` is 'stop'.
-        RunStopped: a stop signal (SIGINT, SIGTERM) ended it after the step it was in, with a checkpoint, or in an
-            evaluation. The same call goes on from there.
+        SaveError: the newest checkpoint could not be saved. The error is printed at once and raised at the end. If
+            `checkpoint.when_save_fails` is 'stop', it is raised at once.
+        RunStopped: a stop signal (SIGINT, SIGTERM) ended the run after the current step, with a checkpoint, or during
+            an evaluation. The same call resumes the run.
     """
     with guarded_run(config, workdir, examples=examples, pretrained=pretrained) as guarded:
         trainer, run, stop = Trainer(guarded), guarded.run, guarded.stop
-        state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps  # restored, or drawn
+        state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps  # restored, or new
         trainer.make_up_for_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
@@ -75,17 +75,17 @@ def train(
 
 
 class Trainer:
-    """What happens around each step of a run: input, logs, evaluations and checkpoints."""
+    """The work around each training step: input, logs, evaluations and checkpoints."""
 
     def __init__(self, guarded: GuardedRun) -> None:
         self.guarded, self.run, self.config = guarded, guarded.run, guarded.run.config
         self.checkpoints, self.log, self.progress = guarded.checkpoints, guarded.log, guarded.progress
         self.evaluations, self.patience, self.watchdog = guarded.evaluations, guarded.patience, guarded.watchdog
         self.eval_step = self.run.evaluation.step()
-        self.held_out: dict[str, float] = {}  # of the last evaluation
-        self.is_cut = False  # whether a stop signal has ended the last evaluation
-        self.kept: KeptLogits | None = None  # of a teacher
-        self.first_step = int(guarded.state.step) + 1  # the first step holds the compilation
+        self.held_out: dict[str, float] = {}  # metrics of the last evaluation
+        self.is_cut = False  # whether a stop signal interrupted the last evaluation
+        self.kept: KeptLogits | None = None  # cached teacher logits
+        self.first_step = int(guarded.state.step) + 1  # the first step includes the compilation
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
         device_peak = peak_flops(self.run.mesh.devices.flat[0].device_kind)
@@ -98,7 +98,7 @@ class Trainer:
     # ---- input and steps ----
 
     def keep_logits(self, first: int) -> None:
-        """Gets a teacher's logits of all training rows, computed or from their file, if the run keeps them."""
+        """Computes or loads a teacher's logits of all training rows, if the run caches them."""
         self.kept = keep_logits(
             self.run.teacher,
             self.run.task,
@@ -108,12 +108,12 @@ class Trainer:
         )
 
     def training_batches(self, first: int) -> Iterator[dict]:
-        """The batches of this process after step `first`, on the host."""
+        """Returns this process's training batches after step `first`, on the host."""
         last = self.config.train.steps
         return self.run.task.training_batches(first, last, jax.process_index(), jax.process_count())
 
     def batch_of(self, step: int, batches: Iterator[dict]) -> dict[str, jax.Array]:
-        """The next batch on its devices, for this step."""
+        """Returns the next batch, for this step, on its devices."""
         is_first = step == self.first_step
         self.watchdog.note(step, COMPILING if is_first else INPUT)
         rows = self.next_batch(batches)
@@ -122,16 +122,16 @@ class Trainer:
         return batch
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
-        """The next batch; the time it takes counts as waiting if the device has nothing left to do at its end."""
+        """Returns the next batch; its loading time counts as waiting for data if the device is idle afterwards."""
         with self.throughput.waiting(lambda: self.queue.is_idle):
             return next(batches)
 
     def note_step(self, step: int, metrics: dict[str, jax.Array], batch: Any, state: TrainState) -> None:
-        """Notes a step that the device has been given, and says which earlier ones were skipped.
+        """Records a step that the device has started, and logs earlier steps that were skipped.
 
         Raises:
             TrainingStopped: too many steps in a row were not finite, or the state is not.
-            SaveError: the newest save failed, and the run is to stop then.
+            SaveError: the newest save failed, and `checkpoint.when_save_fails` is 'stop'.
         """
         if step == self.first_step:
             jax.block_until_ready(metrics)
@@ -160,7 +160,7 @@ class Trainer:
         return self.config.has_held_out and is_due
 
     def make_up_for_evaluation(self, step: int, state: TrainState) -> None:
-        """Before the first step: the evaluation of the restored state, if it is missing or the run is complete."""
+        """Evaluates the restored state before the first step, if that evaluation is missing or the run is complete."""
         is_due = self.config.has_held_out and step > 0 and step % self.config.eval.every_steps == 0
         if is_due and step not in [line['step'] for line in self.evaluations]:
             self.note_evaluation(step, self.evaluate(step, state))
@@ -169,7 +169,7 @@ class Trainer:
             self.evaluate(step, state)
 
     def evaluate_or_stop(self, step: int, state: TrainState) -> dict[str, float] | None:
-        """Evaluates and counts that; None if a stop signal interrupts it, and the next start then repeats it."""
+        """Evaluates and records the metrics; None if a stop signal interrupts, and the next start evaluates again."""
 
         def save() -> int:
             self.save(step, state)
@@ -192,7 +192,7 @@ class Trainer:
     def evaluate(
         self, step: int, state: TrainState, before_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Writes and returns the metrics of the whole held-out split; `before_batch` may end it by an error."""
+        """Writes and returns the metrics of the whole validation set; `before_batch` may raise an error to end it."""
 
         def on_batch() -> None:
             self.watchdog.note(step, EVALUATING)
@@ -210,14 +210,14 @@ class Trainer:
         return metrics
 
     def note_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Counts an evaluation; checkpoints from here on have it."""
+        """Counts an evaluation for early stopping; later checkpoints store it."""
         self.patience.add(metrics)
         self.evaluations.append(line_of(step, HELD_OUT, metrics))
 
     # ---- checkpoints and the end ----
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
-        """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
+        """Starts to save a state, which must be finite; `metrics` belong to the evaluation at this step, if any."""
         self.watchdog.note(step, SAVING)
         check_state(step, state)
         lines = {LINES: self.log.lines, LINES_HASH: self.log.digest(), EVALUATIONS: list(map(shown, self.evaluations))}
@@ -225,12 +225,12 @@ class Trainer:
         self.checkpoints.save(step, state, record=record, metrics=metrics)
 
     def end(self, step: int) -> None:
-        """Waits for the last save; raises RunStopped where a stop signal has ended the run after this step."""
-        self.checkpoints.wait()  # here, where a stop signal still lets it
+        """Waits for the last save; raises RunStopped if a stop signal ended the run after this step."""
+        self.checkpoints.wait()  # before the stop signal's handler ends, so that a stop waits for the save
         if self.is_cut or not self.guarded.is_complete(step):
             self.say_stopped(step)
             raise RunStopped
 
     def say_stopped(self, step: int) -> None:
-        """The line of a stop."""
+        """Prints that the run stopped after this step."""
         self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')

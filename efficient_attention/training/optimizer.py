@@ -1,14 +1,14 @@
-"""From gradients to updates: AdamW and LAMB with details of the published code, Adafactor (`adafactor.py`), Adadelta.
+"""Update rules from gradients: AdamW and LAMB as in the published code, Adafactor (`adafactor.py`), Adadelta.
 
     BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
     ADADELTA: v = b2 v + (1 - b2) g^2,  d = g sqrt(x + eps) / sqrt(v + eps),  u = d + decay * w,  w -= rate * u, where x
             is the same mean of d^2, up to the step before (Zeiler 2012, arXiv 1212.5701; optax's)
-    LAMB:   the same u, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962, alg. 2)
+    LAMB:   the same u as BERT, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962,
+            alg. 2)
 
-Two details differ from most libraries and matter when published runs are to be repeated: BERT and ALBERT do not divide
-the means m and v by 1 - b^step, and parameters excluded from weight decay (biases and normalisation scales) are
-excluded from LAMB's trust ratio |w| / |u| as well. The weight norm passes through no clipping function; where a norm is
-0 the ratio is 1.
+Two details differ from most libraries and matter for repeating published runs. BERT and ALBERT do not divide the means
+m and v by 1 - b^step. Parameters excluded from weight decay (biases, normalisation scales) are also excluded from
+LAMB's trust ratio |w| / |u|. The weight norm is not clipped; the ratio is 1 if a norm is 0.
 """
 
 import dataclasses
@@ -29,15 +29,15 @@ from efficient_attention.training.adafactor import scale_by_adafactor
 from efficient_attention.training.parts import has_running_means, running_means_alone, without_running_means
 from efficient_attention.training.schedules import make_schedule
 
-STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
+STACKED_LAYERS = r'(^|/)layers/'  # parameters of scanned layers; their first axis counts the layers
 EMBEDDINGS = r'(^|/)embeddings/'
 OF_SCORES = f'^{SCORES}/'
 OF_BESIDE = f'^{BESIDE}/'
-# Of the moments of scores. A score has one weight's share of a penalty's gradient, which for L0 begins at 2e-7 in a
-# model of 10.6 million weights; 1e-8, with which Sanh et al. (arXiv 2005.07683) trained, is far below it.
+# Adam's eps for pruning scores. The penalty's gradient at one score is tiny: for L0 it starts at 2e-7 in a model of
+# 10.6 million weights. 1e-8, used by Sanh et al. (arXiv 2005.07683), is far below that gradient.
 EPS_OF_SCORES = 1e-8
-DECAY = 0.999  # of running means
-SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, which have the rate of a head
+DECAY = 0.999  # decay of running means, per step
+SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, trained with the learning rate of a head
 
 
 def make_optimizer(
@@ -45,22 +45,21 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
 
-    The scores of pruning are clipped together with the parameters, and have an eps of their own and neither decay nor
-    trust ratio. What an objective trains beside the model is never frozen. Running means have a rule of their own
-    (`with_running_means`), which the optimizer applies wherever the parameters it is given have some.
+    The scores of pruning are clipped together with the parameters. Scores have a separate eps and neither weight decay
+    nor trust ratio. Extra arrays that an objective trains are never frozen. Running means have a separate rule
+    (`with_running_means`), applied if the optimizer's parameters contain running means.
 
     Args:
         config: the update rule and its rates.
         total_steps: updates in the whole run, for the schedule.
         stacked: regex found in the paths ('encoder/stack/layers/attention/query/kernel') of parameters that hold one
-            array for each layer along their first axis (`STACKED_LAYERS`), or None where there are none (ALBERT).
-            LAMB takes one trust ratio for each layer of these, so that a stack gets the same updates as layers that are
-            held separately.
-        scores_rate: the peak of the learning rate of scores, above 0 where they are trained.
+            array per layer along their first axis (`STACKED_LAYERS`); None if there are none (ALBERT). For these
+            parameters LAMB computes one trust ratio per layer, so that stacked and separate layers get equal updates.
+        scores_rate: the peak learning rate of scores; above 0 if scores are trained.
     """
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
-    # Frozen parameters are left out of the norm that clipping reads.
+    # Zeroes the gradients of frozen parameters before clipping, so that the clipping norm ignores them.
     hold = scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity()
     parts = [
         hold,
@@ -73,7 +72,7 @@ def make_optimizer(
     if has_rates:
         parts.append(scale_by_layer(config, stacked))
     if scores_rate:
-        # A moment's m / (sqrt(v) + eps) of c g is that of g with eps / c.
+        # Scaling a gradient by c has the same effect on m / (sqrt(v) + eps) as dividing eps by c.
         parts.insert(2, scale_scores(config.eps / EPS_OF_SCORES))
         parts.append(scale_scores(scores_rate / config.learning_rate))
     rule = optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
@@ -81,14 +80,15 @@ def make_optimizer(
 
 
 def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
-    """Returns updates times the share of the learning rate that each parameter has: 0 where it is frozen.
+    """Returns a transformation that multiplies each update by its parameter's share of the learning rate; 0 if frozen.
 
-    With N layers and decay d: heads 1, layer i of 1 to N d^(N + 1 - i), embeddings d^(N + 1), after Clark et al. 2020,
-    arXiv 2003.10555, appendix B. Its released code has one power more below the head: d^(N + 2 - i) and d^(N + 2).
+    With N layers and decay d: heads have 1, layer i of 1 to N has d^(N + 1 - i), embeddings have d^(N + 1) (Clark et
+    al. 2020, arXiv 2003.10555, appendix B). Their released code has one more power below the head: d^(N + 2 - i), d^(N
+    + 2).
 
     Args:
-        config: `layer_decay`, `frozen_layers` and `frozen` are read.
-        stacked: as in `make_optimizer`; a model without stacked layers has layers that are shared, with one rate.
+        config: only `layer_decay`, `frozen_layers` and `frozen` are used.
+        stacked: as in `make_optimizer`. A model without stacked layers shares its layers; they have one rate.
     """
 
     def scaled(params: optax.Params, updates: optax.Updates) -> optax.Updates:
@@ -108,7 +108,7 @@ def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.Gradie
 
 
 def scale_scores(factor: float) -> optax.GradientTransformation:
-    """Returns updates, those of the scores of pruning times a factor."""
+    """Returns a transformation that multiplies only the updates of pruning scores by a factor."""
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         return update * factor if re.search(OF_SCORES, path_name(path)) else update
@@ -117,7 +117,7 @@ def scale_scores(factor: float) -> optax.GradientTransformation:
 
 
 def with_scores_as_they_are(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`rule` for all but the scores of pruning, of which its state holds nothing; theirs are updates of 0."""
+    """Returns `rule` without the scores of pruning: it keeps no state for scores, and their updates are 0."""
 
     def without_scores(tree: optax.Params) -> optax.Params:
         return {name: group for name, group in tree.items() if name != SCORES}
@@ -135,7 +135,7 @@ def with_scores_as_they_are(rule: optax.GradientTransformation) -> optax.Gradien
 
 
 def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | None) -> None:
-    """Raises InputError where `frozen` matches no parameter, or `frozen_layers` is more than the model has."""
+    """Raises InputError if `frozen` matches no parameter, or `frozen_layers` exceeds the number of layers."""
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in config.frozen:
         if not any(re.search(pattern, name) for name in names):
@@ -147,7 +147,7 @@ def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | N
 
 
 def layer_count(params: optax.Params, stacked: str | None) -> int:
-    """Returns N, the first axis of the parameters of stacked layers; 1 where all layers share theirs."""
+    """Returns the number of layers N, the first axis of stacked parameters; 1 if all layers share their parameters."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if stacked is not None and re.search(stacked, path_name(path)):
             return leaf.shape[0]
@@ -155,7 +155,7 @@ def layer_count(params: optax.Params, stacked: str | None) -> int:
 
 
 def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: int) -> jax.Array:
-    """Returns the factor of a parameter's update, [] or, for a stack of layers, [N, 1, ...]."""
+    """Returns the factor of a parameter's update, a scalar or, for stacked layers, [N, 1, ...]."""
     dtype = update.dtype
     if re.search(OF_SCORES, name) or re.search(OF_BESIDE, name):
         return jnp.ones((), dtype)
@@ -174,7 +174,7 @@ def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: i
 
 
 def decays(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
-    """Returns a tree like `params`, True where weight decay applies: no regex is found in the parameter's path."""
+    """Returns a tree like `params`; True if weight decay applies: no regex is found in the parameter's path."""
 
     def is_decayed(name: str) -> bool:
         return not any(re.search(pattern, name) for pattern in no_decay)
@@ -206,9 +206,9 @@ def scale_by_uncorrected_moments(beta1: float, beta2: float, eps: float) -> opta
 
 
 def scale_by_trust_ratio(stacked: str | None) -> optax.GradientTransformation:
-    """Returns LAMB's scaling of each parameter's update u by |w| / |u|, in float32; 1 where either norm is 0.
+    """Returns LAMB's scaling of each parameter's update u by |w| / |u|, in float32; 1 if either norm is 0.
 
-    `stacked` as in `make_optimizer`: the norms of these parameters run over all axes but the first.
+    `stacked` as in `make_optimizer`: for these parameters the norms run over all axes except the first.
     """
 
     def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
@@ -248,22 +248,23 @@ def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 def with_running_means(
     rule: optax.GradientTransformation, hold: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Wraps `rule`: running means get the update below, all other parameters get `rule`, whose state is of those only.
+    """Returns a rule that updates running means as below, and all other parameters with `rule`.
 
-    A running mean is a point on the unit sphere that follows the mean of the vectors that belong to it,
+    A running mean is a point on the unit sphere. It follows the mean of the vectors assigned to it,
 
         mu <- u / |u|  with  u = 0.999 mu + 0.001 sum / count
 
-    once for each step that is not skipped; a point to which nothing belongs stays. Sum and count come where others have
-    their gradients (`Operand` of attention/mechanism.py), so that they are of the global batch, whatever the devices,
-    the micro-batches and the layers that share a point. There is no learning rate, no decay, no clipping, no moment.
-    Without running means among the parameters it is `rule` itself.
+    once per step that is not skipped. A point without assigned vectors stays. Sum and count arrive in the places of the
+    point's gradients (`Operand` of attention/mechanism.py). They therefore cover the global batch, all devices, all
+    micro-batches and all layers that share a point. Running means have no learning rate, decay, clipping or moments.
+    Without running means among the parameters, the result behaves as `rule`, which keeps state only for other
+    parameters.
 
     Source: Roy et al. 2020, arXiv 2003.05997, section 4.1, with its decay.
 
     Args:
         rule: from gradients to updates.
-        hold: without a state; it zeroes the gradients of frozen parameters.
+        hold: a transformation without state that zeroes the gradients of frozen parameters.
     """
 
     def init(params: optax.Params) -> optax.OptState:
@@ -287,12 +288,15 @@ def with_running_means(
 
 
 def is_none(leaf: Any) -> bool:
-    """Whether a leaf is missing."""
+    """Whether a leaf is None."""
     return leaf is None
 
 
 def mean_step(mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']) -> Float[Array, '*points X']:
-    """What is added to points [..., K + 1], by the sums of vectors and, in the last column, their numbers."""
+    """Returns the change of points [..., K + 1].
+
+    `statistics` holds the sums of assigned vectors and, in the last column, their counts.
+    """
     count = statistics[..., -1:]
     point = mean[..., :-1]
     moved = DECAY * point + (1.0 - DECAY) * statistics[..., :-1] / jnp.maximum(count, 1.0)

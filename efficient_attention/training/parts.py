@@ -1,6 +1,6 @@
-"""What may join the plain training step: frozen parameters, extra arrays of an objective, pruning, running means.
+"""Optional parts of the training step: frozen parameters, extra arrays of an objective, pruning, running means.
 
-Each part may change the arrays that the model computes with, the loss, or the norm of the gradients.
+Each part may change the arrays that the model uses, the loss, or the norm of the gradients.
 """
 
 import re
@@ -17,43 +17,43 @@ from efficient_attention.objectives.objective import BESIDE, SCORES, Objective
 from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.state import TrainState
 
-GATES_STREAM = 0x67617465  # folded into a step's key for the gates that pruning draws; rows have numbers far below
+GATES_STREAM = 0x67617465  # folded into a step's key to sample pruning gates; rows use much smaller numbers
 
 
 class StepPart:
-    """The base class of a part of a training step: by default each method adds nothing to the plain step."""
+    """The base class of a part of a training step; by default every method leaves the plain step unchanged."""
 
     def begin(self, state: TrainState, key: Array) -> Any:
-        """Returns what is chosen once per step, for all micro-batches and without gradient; `transform` gets it."""
+        """Returns the part's choice for this step, such as a mask; shared by all micro-batches, without gradient."""
         del state, key
 
     def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns what the model computes with, and the objective, from all trained arrays; differentiable."""
+        """Returns the arrays that the model uses, and the objective, from all trained arrays; differentiable."""
         del choice
         return trained, objective
 
     def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Returns the loss and the gradients of the whole batch with those of this part, and its metrics."""
+        """Returns loss and gradients of the whole batch plus this part's own loss and gradients, and its metrics."""
         del state
         return loss, gradients, {}
 
     def split(self, gradients: Any) -> tuple[Any, Any]:
-        """Returns the gradients that count in the norm, and those that do not."""
+        """Returns the gradients that count in the norm, and the gradients that do not."""
         return gradients, None
 
 
 class Frozen(StepPart):
-    """Parameters without a gradient, which then costs nothing: a regex of `patterns` is found in their paths."""
+    """Frozen parameters: a regex of `patterns` is found in their paths. No gradient is computed for them."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
 
     def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the arrays, without a gradient where frozen; extra arrays and scores never are."""
+        """Returns the arrays with gradients stopped at frozen parameters; extra arrays and scores are never frozen."""
         del choice
 
         def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
-            name = path_name(path)  # scores have the paths of their kernels
+            name = path_name(path)  # a score's path contains its kernel's path, so a prefix is checked too
             is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
             is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)
             return jax.lax.stop_gradient(leaf) if is_frozen else leaf
@@ -62,30 +62,30 @@ class Frozen(StepPart):
 
 
 class ExtraArrays(StepPart):
-    """Arrays that an objective trains besides the model, such as maps between the widths of student and teacher."""
+    """Arrays that an objective trains besides the model, such as maps from the student's to the teacher's width."""
 
     def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the arrays without the extra ones, and the objective with them."""
+        """Returns the arrays without the extra ones, and the objective that uses the extra ones."""
         del choice
         return without(trained, BESIDE), objective.with_beside(trained[BESIDE])
 
 
 class Pruning(StepPart):
-    """Kernels that the model reads through masks; the masks are chosen once per step, for all micro-batches."""
+    """Pruned kernels: the model uses them through masks, chosen once per step for all micro-batches."""
 
     def __init__(self, pruner: Pruner) -> None:
         self.pruner = pruner
 
     def begin(self, state: TrainState, key: Array) -> Any:
-        """Returns the mask of each group of kernels, or what its gates draw."""
+        """Returns the mask of each group of kernels, or the random sample of its gates."""
         return self.pruner.choice(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
     def transform(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the masked parameters without their scores, and the objective as it is."""
+        """Returns the masked parameters without their scores, and the unchanged objective."""
         return self.pruner.masked(without(trained, SCORES), trained.get(SCORES), choice), objective
 
     def add_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Returns the loss plus the penalty on the scores, once per batch, whatever its micro-batches."""
+        """Returns the loss plus the penalty on the scores, added once per batch for any number of micro-batches."""
         if not self.pruner.has_penalty:
             return loss, gradients, {}
         penalty, to_scores = jax.value_and_grad(self.pruner.penalty)(state.scores, state.step)
@@ -94,7 +94,7 @@ class Pruning(StepPart):
 
 
 class RunningMeans(StepPart):
-    """Parameters that follow batch statistics (`with_running_means`), which arrive in the places of their gradients."""
+    """Parameters that follow batch statistics (`with_running_means`); the statistics arrive as their gradients."""
 
     def split(self, gradients: Any) -> tuple[Any, Any]:
         """Returns the gradients of all other parameters, and the statistics of the running means."""
@@ -102,12 +102,12 @@ class RunningMeans(StepPart):
 
 
 def parts_of(state: TrainState, *, frozen: tuple[str, ...] = (), pruner: Pruner | None = None) -> tuple[StepPart, ...]:
-    """Returns the parts of a run's step; most runs have none.
+    """Returns the optional parts of a run's step; most runs have none.
 
     Args:
         state: of the run, or its shapes.
-        frozen: regexes of the paths of frozen parameters.
-        pruner: of a run that prunes.
+        frozen: regexes for the paths of frozen parameters.
+        pruner: of a run that prunes; None for other runs.
     """
     parts: list[StepPart] = [Frozen(frozen)] if frozen else []
     parts += [ExtraArrays()] if state.beside is not None else []
@@ -117,7 +117,7 @@ def parts_of(state: TrainState, *, frozen: tuple[str, ...] = (), pruner: Pruner 
 
 
 def check_parts(state: TrainState, parts: Sequence[StepPart]) -> None:
-    """Raises ValueError if the state holds arrays that none of the step's parts handles."""
+    """Raises ValueError if the state holds arrays that no part of the step handles."""
     needed: list[type[StepPart]] = [ExtraArrays] if state.beside is not None else []
     needed += [Pruning] if state.scores is not None else []
     needed += [RunningMeans] if has_running_means(state.params) else []
@@ -127,7 +127,7 @@ def check_parts(state: TrainState, parts: Sequence[StepPart]) -> None:
 
 
 def without(trained: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns the tree without one of its groups."""
+    """Returns the tree without the group of this name."""
     return {own: group for own, group in trained.items() if own != name}
 
 
@@ -140,12 +140,12 @@ def has_running_means(params: Any) -> bool:
 
 
 def without_running_means(tree: Any) -> Any:
-    """A tree of parameters, or one like it, with None in the places of running means."""
+    """Returns a tree of parameters or gradients with every running mean replaced by None."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: None if is_running_mean(path) else leaf, tree)
 
 
 def running_means_alone(tree: Any) -> Any:
-    """The same with None in the places of everything else."""
+    """Returns a tree of parameters or gradients with every leaf replaced by None that is not a running mean."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if is_running_mean(path) else None, tree)
 
 

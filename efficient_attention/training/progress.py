@@ -12,8 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-# Metrics shown beside the step: (name, text in front, format). `waiting` is for data, `FLOPs` the share of the devices'
-# peak that the model makes use of. Short, and the most important first: a narrow terminal cuts off the end.
+# Metrics shown next to the step: (name, displayed name, format). `waiting` is the share of time spent waiting for data,
+# `FLOPs` the used share of the devices' peak. Short names, the most important first: a narrow terminal cuts off the
+# end.
 COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ('loss', 'loss', lambda value: f'{value:.4f}'),
     ('tokens_per_second', 'tokens/s', lambda value: f'{value:,.0f}'),
@@ -23,26 +24,26 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 class ProgressDisplay(Protocol):
-    """What shows how far a run is: a bar, lines of text or nothing."""
+    """A display of a run's progress: a bar, lines of text, or nothing."""
 
     def advance(self, step: int) -> None:
-        """Tells that `step` updates are made; cheap, for every step."""
+        """Reports that `step` updates are done; cheap enough to call at every step."""
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Shows the metrics that COLUMNS knows."""
+        """Shows the metrics listed in COLUMNS."""
 
     def say(self, text: str) -> None:
-        """Shows a line that stays."""
+        """Shows a line that stays visible."""
 
 
 @contextlib.contextmanager
 def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | None = None) -> Iterator[ProgressDisplay]:
-    """Gives a bar where `stream` (None = standard error) is a terminal, plain lines elsewhere, nothing on process > 0.
+    """Yields the display for a run: a bar in a terminal, plain lines elsewhere, nothing on process > 0.
 
     Args:
         total_steps: updates of the whole run.
         start_step: updates already made when this process began.
-        stream: where to write.
+        stream: output stream; None = standard error.
     """
     stream = stream or sys.stderr
     if jax.process_index() > 0:
@@ -56,24 +57,24 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
 
 
 class Speed:
-    """Seconds per step since this process began, without its first step, which compiles."""
+    """Mean seconds per step since this process began; excludes the first step, which compiles."""
 
     def __init__(self, start_step: int, seconds: float) -> None:
         self._begun = self._start = (start_step, seconds)
 
     def note(self, step: int, seconds: float) -> None:
-        """Tells the time at which a step was made; only that of the first counts."""
+        """Records the time of a finished step; only the first such call has an effect."""
         if self._begun == self._start and step > self._start[0]:
             self._begun = (step, seconds)
 
     def seconds_per_step(self, step: int, seconds: float) -> float:
-        """The mean up to this step and time; with the first step where there is no other."""
+        """Returns the mean up to this step and time; includes the first step if there is no other."""
         first, begun = self._begun if step > self._begun[0] else self._start
         return (seconds - begun) / max(step - first, 1)
 
 
 class LineProgress:
-    """One line for each report: 'step 100/1000  loss 2.5000  tokens/s 12,345  ...  0:01:30 left'."""
+    """Plain text, one line per report: 'step 100/1000  loss 2.5000  tokens/s 12,345  ...  0:01:30 left'."""
 
     def __init__(
         self, total_steps: int, *, start_step: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
@@ -84,11 +85,11 @@ class LineProgress:
         self._speed = Speed(start_step, clock())
 
     def advance(self, step: int) -> None:
-        """Shows nothing: a line for every step is too many."""
+        """Shows nothing, because a line for every step would be too many."""
         self._speed.note(step, self._clock())
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes a line with the metrics that are known and the time that the rest will take at the speed so far."""
+        """Writes a line with the known metrics and the remaining time at the mean speed."""
         remaining = duration(self._speed.seconds_per_step(step, self._clock()) * (self._total_steps - step))
         self.say('  '.join([f'step {step}/{self._total_steps}', *describe(metrics), f'{remaining} left']))
 
@@ -98,7 +99,7 @@ class LineProgress:
 
 
 class BarProgress:
-    """A bar that is redrawn in place; lines of `say` go above it."""
+    """A progress bar that is redrawn in place; lines of `say` appear above it."""
 
     def __init__(self, total_steps: int, *, start_step: int, console: Console) -> None:
         self.display = Progress(
@@ -116,7 +117,7 @@ class BarProgress:
         self.display.update(self._task, completed=step)
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Moves the bar and shows the metrics beside it until the next report."""
+        """Moves the bar and shows the metrics next to it until the next report."""
         self.display.update(self._task, completed=step, metrics='  '.join(describe(metrics)))
 
     def say(self, text: str) -> None:
@@ -125,7 +126,7 @@ class BarProgress:
 
 
 class SilentProgress:
-    """Shows nothing."""
+    """A display that shows nothing, for process > 0."""
 
     def advance(self, step: int) -> None:
         """Shows nothing."""
@@ -141,7 +142,7 @@ class SilentProgress:
 
 
 class _Remaining(ProgressColumn):
-    """Time left at the mean speed since this process began; Rich's own column forgets steps made before a restart."""
+    """Column with the remaining time at the mean speed of this process; Rich's own column forgets earlier steps."""
 
     def __init__(self, start_step: int) -> None:
         super().__init__(table_column=Column(no_wrap=True))
@@ -151,12 +152,12 @@ class _Remaining(ProgressColumn):
         if task.completed <= self._start_step or task.elapsed is None or task.remaining is None:
             return Text('-:--:-- left', style='dim')
         step = int(task.completed)
-        self._speed.note(step, task.elapsed)  # of the first step: drawn within a quarter of a second of it
+        self._speed.note(step, task.elapsed)  # the first rendering after the first step, at most 0.25 s late
         return Text(f'{duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim')
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics that are shown while a run goes on, as texts: ['loss 2.5000', 'tokens/s 12,345']."""
+    """Returns the metrics shown during a run as texts: ['loss 2.5000', 'tokens/s 12,345']."""
     return [f'{text} {show(float(metrics[name]))}' for name, text, show in COLUMNS if name in metrics]
 
 

@@ -1,4 +1,4 @@
-"""What a run that prunes says of the weights that are left."""
+"""Metrics and log lines about the weights that pruning has left."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,13 +10,13 @@ from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.metrics import STILL_PRUNING, WEIGHTS_KEPT
 
-NEARLY_ALL = 0.99  # of the weights, at the end of a run
+NEARLY_ALL = 0.99  # share of weights left at the end of a run; above it pruning removed almost nothing
 
 
 def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> dict[str, float]:
-    """The share of the prunable weights that are left, and whether it will change; says it of each layer and kernel.
+    """Returns the share of prunable weights that are left, and whether it will still change; {} without pruning.
 
-    {} where nothing is pruned.
+    Prints the share of each layer and kernel.
     """
     pruner = run.pruner
     if pruner is None:
@@ -32,13 +32,13 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
 
 
 def sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:
-    """The number of weights of each kernel."""
+    """Returns the number of weights of each kernel."""
     found = {member.path: int(np.prod(member.shape)) for group in pruner.groups for member in group.members}
     return [found[path] for path in kept]
 
 
 def kept_lines(kept: Mapping[str, np.ndarray]) -> list[str]:
-    """A line for each layer with the share that each of its kernels has left; one for all where they are alike."""
+    """Returns a line per layer with the share left of each kernel; one line for all layers if they are equal."""
     stacks: dict[str, dict[str, np.ndarray]] = {}
     for path, shares in kept.items():
         where, _, kernel = path.rpartition('/layers/')

@@ -1,4 +1,4 @@
-"""A run built from its config: task, mesh, model graph, the sharded shape of the state, evaluation."""
+"""The objects that training needs, built from a config: task, mesh, model graph, sharded state shapes, evaluation."""
 
 import dataclasses
 import functools
@@ -29,55 +29,55 @@ from efficient_attention.training.optimizer import (
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.fingerprint import TEACHER
 
-BESIDE_STREAM = 0x6265  # folded into the run's seed for what an objective trains beside the model
-SCORES_STREAM = 0x7363  # likewise for the scores of pruning
+BESIDE_STREAM = 0x6265  # folded into the run's seed to initialise an objective's extra trained arrays
+SCORES_STREAM = 0x7363  # folded into the run's seed to initialise the scores of pruning
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The training of one config's task on one mesh."""
+    """A config's training setup on one mesh: task, model graph, state shapes, evaluation."""
 
     config: RunConfig
     task: Task
     mesh: Mesh
     graph: nnx.GraphDef
-    abstract_state: TrainState  # of jax.ShapeDtypeStruct with shardings
+    abstract_state: TrainState  # jax.ShapeDtypeStruct leaves with shardings
     evaluation: Evaluation
     teacher: Teacher | None = None
     pruner: Pruner | None = None
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """What a checkpoint of this run is only valid with."""
+        """The digests of the run's data and teacher; a checkpoint may only be resumed with equal digests."""
         return self.task.fingerprint | ({} if self.teacher is None else {TEACHER: self.teacher.digest})
 
     @property
     def objective(self) -> Objective:
-        """What is trained: the task's objective, with the terms of a teacher where there is one."""
+        """The training objective: the task's objective, plus a teacher's loss terms if there is one."""
         return objective_of(self.task, self.teacher)
 
     @property
     def held_out_metrics(self) -> frozenset[str]:
-        """The names of the metrics of an evaluation."""
+        """The names of the metrics that an evaluation computes."""
         return self.evaluation.metric_names
 
     @property
     def shardings(self) -> TrainState:
-        """How each array of the state lies on the mesh."""
+        """The sharding of each array of the state on the mesh."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     def parameter_count(self) -> int:
-        """Number of parameters."""
+        """Returns the number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
 
     def drawn_state(self) -> TrainState:
-        """The state at step 0 with parameters drawn from the seed, made on its devices."""
+        """Returns the state at step 0 with parameters initialised from the seed, created on its devices."""
         make = functools.partial(make_state, self.task, self.config, self.objective, self.pruner)
         return jax.jit(make, out_shardings=self.shardings)()
 
     @functools.cached_property
     def evaluated(self) -> Callable[[TrainState], Any]:
-        """The jitted function from a state to all that an evaluation reads, its parameters masked where they are."""
+        """The jitted function from a state to the arrays that an evaluation uses; with pruning, masks are applied."""
         pruner = self.pruner
         if pruner is None:
             return lambda state: state.trained
@@ -90,22 +90,22 @@ class Run:
 
     @functools.cached_property
     def weights_kept(self) -> Callable[[TrainState], dict[str, jax.Array]]:
-        """The jitted function from a state to the share of weights that are left of each kernel of each layer."""
+        """The jitted function from a state to the share of weights left in each kernel of each layer."""
         assert self.pruner is not None
         pruner = self.pruner
         return jax.jit(lambda state: pruner.kept(state.params, state.scores, state.step))
 
     def describe(self) -> str:
-        """The run's size in one line."""
+        """Returns one line about the run's size: parameters, devices and mesh."""
         shape = ' x '.join(f'{axis} {size}' for axis, size in self.mesh.shape.items())
         kind = self.mesh.devices.flat[0].device_kind
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
     def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
-        """The global batch of this process's rows, as evaluations lay theirs out (inference/evaluate.py).
+        """Returns the global batch on its devices from this process's rows, as in evaluations (inference/evaluate.py).
 
         Raises:
-            InputError: an id is not of the vocabulary.
+            InputError: a token id is outside the vocabulary.
         """
         return self.evaluation.on_devices(batch)
 
@@ -113,22 +113,22 @@ class Run:
 def build_run(
     config: RunConfig, devices: list[jax.Device] | None = None, *, examples: EncodedExamples | None = None
 ) -> Run:
-    """Checks the config against the devices, prepares the data and lays out the state.
+    """Checks the config against the devices, prepares the data and returns the run with its sharded state shapes.
 
     Args:
         config: complete.
         devices: of the mesh; None = all.
-        examples: of a fine-tuning run, where they are read already.
+        examples: of a fine-tuning run, if already read.
 
     Raises:
-        InputError: mesh, batch or heads do not fit the devices, or the data or model do not serve.
+        InputError: mesh, batch or heads do not fit the devices, or the data or the model cannot be used.
     """
     mesh = checked_mesh(config, devices)
     rows = config.train.batch_size // config.train.micro_batches
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
-    check_fits(mesh, needed)  # before data are prepared
+    check_fits(mesh, needed)  # fails early, before data are prepared
     if config.distill.is_on and examples is None:
-        checked_teachers(config)  # likewise
+        checked_teachers(config)  # also fails early, before data are prepared
     run = lay_out(config, mesh, make_task(config, examples))
     if run.teacher is not None:
         needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}
@@ -137,17 +137,17 @@ def build_run(
 
 
 def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:
-    """The same run for a plan: its step can be compiled, for devices that are not there, but no batch can be read.
+    """Returns a run for planning: its step compiles for devices that do not exist here, but it has no data.
 
     Raises:
-        InputError: as `build_run`, or the task's sizes follow from data.
+        InputError: as `build_run`, or the task's sizes depend on data.
     """
     mesh = checked_mesh(config, devices)
     return lay_out(config, mesh, task_type(config).without_data(config))
 
 
 def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
-    """The config's mesh; raises InputError where it, the batch or the heads do not fit the devices."""
+    """Returns the config's mesh; raises InputError if mesh, batch or heads do not fit the devices."""
     mesh = make_mesh(config.mesh, devices)
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
@@ -156,7 +156,7 @@ def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
 
 
 def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
-    """The run of a config's task on its mesh."""
+    """Returns the run of a config's task on its mesh: builds model graph, evaluation and sharded state shapes."""
     teacher = open_teacher(config, task, mesh) if task.has_data else None
     objective = objective_of(task, teacher)
     join = None if teacher is None else teacher.join
@@ -175,12 +175,12 @@ def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
 
 
 def objective_of(task: Task, teacher: Teacher | None) -> Objective:
-    """The objective of a task's run."""
+    """Returns the objective of a run: the task's, or the teacher's objective for the task."""
     return task.objective if teacher is None else teacher.objective(task)
 
 
 def pruner_of(config: RunConfig, task: Task) -> Pruner | None:
-    """How a run's parameters are masked, None where they are not; raises InputError where there is nothing to prune."""
+    """Returns the run's pruner, None if nothing is pruned; raises InputError if the model has nothing to prune."""
     if not config.prune.is_on:
         return None
     shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0)))))
@@ -188,7 +188,7 @@ def pruner_of(config: RunConfig, task: Task) -> Pruner | None:
 
 
 def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Pruner | None = None) -> TrainState:
-    """Initial parameters from the seed, and the optimizer's state for them."""
+    """Returns the state at step 0: parameters, extra arrays and scores from the seed, and the optimizer's state."""
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
     carry = objective.initial_carry(config.train.batch_size)
     beside = objective.initial_beside(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
@@ -199,7 +199,7 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
 
 
 def optimizer_of(config: RunConfig) -> Any:
-    """The config's optimizer over the whole length of the run."""
+    """Returns the config's optimizer, with schedules over the whole length of the run."""
     prune, stacked = config.prune, stacked_of(config)
     scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
     rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
@@ -207,5 +207,5 @@ def optimizer_of(config: RunConfig) -> Any:
 
 
 def stacked_of(config: RunConfig) -> str | None:
-    """What the paths of parameters have in them that hold an array for each layer; None where all layers share one."""
+    """Returns a regex for the paths of parameters with one array per layer; None if all layers share parameters."""
     return STACKED_LAYERS if config.model.is_stacked else None

@@ -1,19 +1,19 @@
-"""The lines that a run prints before its first step, about settings that are allowed and hardly ever meant."""
+"""Notes that a run prints before its first step, about settings that are allowed but rarely intended."""
 
 from efficient_attention.config.prune import PENALISED, WEIGHT
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
-FEW_STEPS = 20  # of a schedule of pruning
-# Share of the weights that one step prunes. Movement fell to the constant answer at 0.0042
-# (docs/results/compression.md); Sanh et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
+FEW_STEPS = 20  # a pruning schedule of fewer steps causes a note
+# Share of the weights that one step prunes. At 0.0042, movement pruning fell to a constant answer
+# (docs/results/compression.md). Sanh et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
 FAST_PRUNING = 0.001
 
 
 def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
-    """Lines on the warm-up, the batch and the held-out text of a run, then those of its task.
+    """Returns notes on a run's warm-up, pruning, quantization, batch and validation set, then the task's notes.
 
-    A complete run reads no batch and has no line on it: the task would have to plan all of its training data for that.
+    A complete run gets no note on the batch: it trains no more, and the note would require planning all training data.
     """
     batch = [] if is_complete else batch_note(run)
     notes = [
@@ -28,7 +28,7 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
 
 
 def warmup_note(config: RunConfig) -> list[str]:
-    """A line where the learning rate of a run is still rising at its end."""
+    """Returns a note if the learning rate is still rising at the end of the run."""
     steps, warmup = config.train.steps, config.optimizer.warmup_steps
     if steps > warmup:
         return []
@@ -39,24 +39,24 @@ def warmup_note(config: RunConfig) -> list[str]:
 
 
 def pruning_note(config: RunConfig) -> list[str]:
-    """A line where nearly all at once is pruned, so that the rest has no steps to learn what is gone."""
+    """Returns a note if the pruning schedule is so short that the remaining weights cannot adapt."""
     prune, steps = config.prune, config.train.steps
     between = prune.final_step(steps) - round(prune.begin * steps)
     if not prune.has_schedule or prune.begin == prune.end or between >= FEW_STEPS:
         return []
     when = f'within {between} of {steps:,} steps (prune.begin {prune.begin}, prune.end {prune.end})'
     if prune.method in PENALISED:
-        return [f'the penalty becomes whole {when}; longer runs remove more']
-    return [f'what is pruned goes {when}; longer runs lose less']
+        return [f'the penalty reaches its full weight {when}; longer runs remove more']
+    return [f'all pruning happens {when}; longer runs lose less accuracy']
 
 
 def movement_note(config: RunConfig) -> list[str]:
-    """A line if movement pruning is so fast that models have ended at one answer for all rows; else none."""
+    """Returns a note if movement pruning is fast enough to collapse the model to one answer for all rows."""
     prune, steps = config.prune, config.train.steps
     if prune.method != 'movement' or WEIGHT not in (prune.attention, prune.feed_forward):
         return []
     between = max(prune.final_step(steps) - round(prune.begin * steps), 1)
-    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)  # of the cubic schedule, at its beginning
+    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)  # the cubic schedule is steepest at its beginning
     if steepest <= FAST_PRUNING:
         return []
     return [
@@ -66,14 +66,14 @@ def movement_note(config: RunConfig) -> list[str]:
 
 
 def rounding_note(config: RunConfig) -> list[str]:
-    """A line where layers round their kernels in training; what the run starts from may say that they do."""
+    """Returns a note if kernels are quantized in training; a checkpoint's config may have turned that on."""
     if config.model.quantization == 'none':
         return []
     return [f"kernels are rounded in training: model.quantization is {config.model.quantization!r}; 'none' leaves them"]
 
 
 def batch_note(run: Run) -> list[str]:
-    """A line where a batch has more rows than the training data, so that it repeats them or stays partly empty."""
+    """Returns a note if a batch has more rows than the training data, so that it repeats rows or is partly empty."""
     size, rows = run.config.train.batch_size, run.task.rows_per_epoch()
     if rows is None or size <= rows:
         return []
@@ -89,7 +89,7 @@ def batch_note(run: Run) -> list[str]:
 
 
 def no_evaluation_note(config: RunConfig) -> list[str]:
-    """A line where a run has nothing to be evaluated on."""
+    """Returns a note if a run has no validation set."""
     if config.has_held_out:
         return []
     field = 'pairs.held_out is empty' if config.task == 'text_to_text' and not config.has_noise else 'data.held_out=0'

@@ -1,17 +1,16 @@
-"""The learning rate of each step, from formulas of our own, as a function that Optax takes as a schedule.
+"""Learning-rate schedules with warm-up, computed by formulas here instead of Optax's schedules.
 
-Why none of them is one of Optax's schedules, such as `join_schedules` makes of a rise and a decay:
+Reasons why Optax's schedules, such as `join_schedules` of a rise and a decay, are not used:
 
-- 'bert': Optax has no decay that counts its steps from before the join, so that the rate drops there.
+- 'bert': no decay of Optax counts its steps from before the join; the learning rate drops at the join.
 - 'rsqrt': Optax has no inverse square root.
-- 'linear', 'cosine', 'constant': Optax has the same formulas, and the test compares them, but it rounds otherwise: with
-  a peak of 1e-4 and 100 steps of warm-up in 405, 216 and 60 of 1,000 steps. With it, a run that goes on from an
-  older checkpoint would no longer be the run that was never stopped, bit for bit.
+- 'linear', 'cosine', 'constant': Optax has the same formulas (a test compares them) but rounds differently. With peak
+  1e-4 and 100 warm-up steps, 405, 216 and 60 of 1,000 steps differ. With Optax, a run resumed from an older
+  checkpoint would no longer equal the unbroken run bit for bit.
 
-A schedule is a function of the number of updates made before this one: the first update of a run uses `schedule(0)`,
-the last one `schedule(total_steps - 1)`. So the first update of a run with a warm-up has learning rate 0, as in BERT's
-code (its global step is 0 there), and a decay to an end value that is reached at `total_steps` stops one step short of
-it.
+A schedule is a function of the number of updates made before the current one. The first update of a run uses
+`schedule(0)`, the last one `schedule(total_steps - 1)`. With a warm-up, the first update thus has learning rate 0, as
+in BERT's code, where the global step is 0. A decay stops one step before its end value, which it has at `total_steps`.
 """
 
 import jax
@@ -28,15 +27,15 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     All schedules rise linearly, peak * step / warmup_steps, while step < warmup_steps. After that, with
     progress = (step - warmup_steps) / (total_steps - warmup_steps) and end = peak * end_learning_rate_ratio:
 
-    - 'bert': end + (peak - end) * (1 - step / total_steps). The decay counts from step 0, so at the join the rate drops
-      from peak to peak * (1 - warmup_steps / total_steps) (end 0), as in the published code of BERT and ALBERT.
+    - 'bert': end + (peak - end) * (1 - step / total_steps), as in the published code of BERT and ALBERT. The decay
+      counts from step 0. If end = 0, the rate drops at the join from peak to peak * (1 - warmup_steps / total_steps).
     - 'linear': end + (peak - end) * (1 - progress), continuous at the join.
     - 'cosine': end + (peak - end) * (1 + cos(pi * progress)) / 2.
     - 'constant': peak.
     - 'rsqrt': peak * sqrt(max(warmup_steps, 1) / max(step, warmup_steps, 1)), continuous (Vaswani et al. 2017, eq. 3).
 
-    Steps past `total_steps` keep the end value. A warm-up longer than the run is allowed: the peak is then never
-    reached.
+    Steps past `total_steps` keep the end value; 'constant' and 'rsqrt' continue. If the warm-up is longer than the run,
+    the rate never reaches the peak.
 
     Raises:
         InputError: total_steps is below 1.

@@ -1,8 +1,7 @@
 """One optimizer step as a pure function of arrays.
 
-The loss of a step is (sum over all devices and micro-batches) / (sum of weights): under `jax.jit` with a sharded
-batch the sums are global, and micro-batches are divided by the weights of the whole batch, which are known before the
-model runs.
+The loss of a step is (sum over all devices and micro-batches) / (sum of weights). Under `jax.jit` with a sharded batch
+the sums are global. Micro-batches are divided by the weights of the whole batch, which are known before the model runs.
 """
 
 import dataclasses
@@ -22,12 +21,12 @@ from efficient_attention.training.run import Run, optimizer_of
 from efficient_attention.training.state import StepArrays, TrainState, is_finite, is_state_finite, place_of_cause
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
-# (trained arrays, rows) -> (loss, (sums, what the rows hand on)), gradients
+# (trained arrays, rows) -> (loss, (sums, new carry)), gradients
 GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
 def jit_train_step(run: Run) -> StepFn:
-    """The run's jitted training step; it donates its state."""
+    """Returns the run's jitted training step, which donates its state."""
     optimizer = optimizer_of(run.config)
     parts = parts_of(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
@@ -43,24 +42,24 @@ def make_train_step(
     micro_batches: int = 1,
     parts: Sequence[StepPart] = (),
 ) -> StepFn:
-    """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
+    """Returns a function from (state, batch) to (next state, metrics of this step), which the caller should jit.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far),
-    'skipped_in_row' (since the last good step), and those of the parts.
+    'skipped_in_row' (since the last good step), 'cause', 'is_spoiled', and the metrics of the parts.
 
-    A step is skipped if its loss, its gradient norm, its carry, or what a part splits from the gradients is not finite:
-    parameters and optimizer state stay, the counters advance, and the next step gets a carry of zeros. 'cause' is then
-    the place in `step_names` of the first array that is not finite, -1 where there is none; 'is_spoiled' tells whether
-    the next state holds a value that is not finite.
+    A step is skipped if its loss, its gradient norm, its carry, or an array that a part splits from the gradients is
+    not finite. Then parameters and optimizer state stay, the counters advance, and the next step gets a carry of zeros.
+    'cause' is the index in `step_names` of the first array that is not finite, -1 if there is none. 'is_spoiled' is
+    true if the next state holds a value that is not finite.
 
     Args:
         graph: of the model.
-        objective: gives the loss.
-        optimizer: gives updates from gradients.
+        objective: computes the loss.
+        optimizer: computes updates from gradients.
         micro_batches: parts of the batch whose gradients are computed one after another.
-        parts: what else belongs to the step, as `parts_of` finds it; a plain run has none.
+        parts: the optional parts of the step, as `parts_of` returns them; a plain run has none.
 
-    The function raises ValueError, when it is traced, if the state holds arrays that no part handles.
+    While it is traced, the returned function raises ValueError if the state holds arrays that no part handles.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
@@ -80,11 +79,11 @@ def make_train_step(
         gradient = gradient if micro_batches == 1 else in_micro_batches(gradient, micro_batches)
         (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
         metrics: dict[str, Array] = {}
-        for part in parts:  # such as a penalty of pruning
+        for part in parts:  # adds, for example, a pruning penalty
             loss, gradients, own = part.add_loss(state, loss, gradients)
             metrics |= own
         counted, others = gradients, [carry]
-        for part in parts:  # such as running means, whose statistics are no gradients
+        for part in parts:  # removes, for example, statistics of running means, which are not gradients
             counted, apart = part.split(counted)
             others.append(apart)
         gradient_norm = optax.tree.norm(counted)
@@ -105,14 +104,14 @@ def make_train_step(
         metrics |= {'loss': loss, 'gradient_norm': gradient_norm}
         metrics |= {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
         metrics['cause'] = place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients))
-        metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)  # the carry is finite: it is, or it is zeros
+        metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)  # the carry needs no check: it is finite or zeros
         return next_state, mean_metrics(sums, weights) | metrics
 
     return train_step
 
 
 class KeyedRows(NamedTuple):
-    """Rows that are computed together: a batch, a key for each row, and what the rows before handed on."""
+    """Rows that are computed together: a batch, a random key per row, and the rows' carry from the step before."""
 
     batch: Batch
     keys_B: Array
@@ -120,15 +119,15 @@ class KeyedRows(NamedTuple):
 
 
 def row_keys(key: Array, batch: Batch) -> Array:
-    """One key for each row of a batch."""
+    """Returns one random key per row of a batch."""
     rows = jax.tree.leaves(batch)[0].shape[0]
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
 
 def in_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
-    """The same function of a whole batch, which it computes over `parts` of the rows one after another.
+    """Returns `gradient` as a function of a whole batch that computes `parts` micro-batches one after another.
 
-    Losses, sums and gradients of the parts are added; what their rows hand on is joined in the order of the rows.
+    Losses, sums and gradients are added over micro-batches; the new carries are joined in the order of the rows.
     """
 
     def of_part(trained: Any, rows: KeyedRows) -> tuple[tuple[Any, Any], Any]:
@@ -150,15 +149,18 @@ def in_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
 
 
 def split_rows(x: Array, parts: int) -> Array:
-    """[B, ...] to [parts, B / parts, ...]; part i takes rows i, i + parts, ..., so that devices keep their rows."""
+    """Returns [B, ...] as [parts, B / parts, ...]; part i takes rows i, i + parts, ...
+
+    This order keeps the rows on their devices.
+    """
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
 def join_rows(x: Array) -> Array:
-    """[parts, B / parts, ...] to [B, ...], the inverse of `split_rows`."""
+    """Returns [parts, B / parts, ...] as [B, ...], the inverse of `split_rows`."""
     return jax.lax.collapse(x.swapaxes(0, 1), 0, 2)
 
 
 def select(condition: Array, chosen: Any, other: Any) -> Any:
-    """`chosen` where the scalar condition holds, else `other`, leaf by leaf."""
+    """Returns `chosen` if the scalar condition holds, else `other`, leaf by leaf."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), chosen, other)

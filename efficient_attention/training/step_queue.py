@@ -1,4 +1,4 @@
-"""The steps that the host has handed to the device, and the sums of the metrics of those that are finished."""
+"""The queue of steps that the host has sent to the device, and sums of the metrics of finished steps."""
 
 import math
 import time
@@ -12,25 +12,25 @@ from efficient_attention.errors import InputError
 from efficient_attention.objectives.objective import Batch
 from efficient_attention.training.state import NOWHERE, TrainingStopped, TrainState, check_state, step_names
 
-RUN_AHEAD = 2  # steps handed to the device before the host waits for the oldest of them
-# That the steps behind the one under way may take together, or there are none: a stop waits for them. Between longer
-# steps the device waits for the host, which matters little then.
+RUN_AHEAD = 2  # steps queued on the device before the host waits for the oldest of them
+# Limit on the total time of the steps queued behind the running one, because a stop signal waits for all of them. If
+# one step takes longer, no step is queued: the device then waits briefly for the host after each step.
 QUEUED_SECONDS = 2.0
-INTERVAL = 'interval'  # the name of `Interval.as_json` in the record of a checkpoint
+INTERVAL = 'interval'  # key in a checkpoint's record; its value is `Interval.as_json`
 
 
 class Interval:
-    """Sums of the metrics of the steps since the last line of the log; a checkpoint keeps them.
+    """Sums of the metrics of all steps since the last log line; checkpoints store the sums.
 
-    A step that was skipped has no share in the means, unless all were. Sums are taken in the order of the steps, so
-    that an interval that a checkpoint has cut gives the means of one that was not, bit by bit.
+    The means exclude skipped steps, unless all steps were skipped. Sums are added in the order of the steps.
+    An interval interrupted by a checkpoint therefore has, bit for bit, the means of an unbroken interval.
     """
 
     def __init__(self) -> None:
         self.steps = 0
-        self.skipped = 0  # steps of the whole run so far
+        self.skipped = 0  # steps skipped in the whole run so far
         self._counted = 0  # steps that were not skipped
-        self._sums: dict[str, float] = {}  # of those, or of all while there are none
+        self._sums: dict[str, float] = {}  # sums over the steps that were not skipped; over all steps if every one was
 
     def add(self, metrics: Mapping[str, float], *, is_skipped: bool) -> None:
         """Adds a step; `metrics` holds 'skipped', the number of steps skipped so far."""
@@ -46,26 +46,26 @@ class Interval:
                 self._sums[name] = self._sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
-        """The means and 'skipped', which is the number so far; {} of no steps."""
+        """Returns the means, and under 'skipped' the number of steps skipped so far; {} without steps."""
         shares = {name: total / (self._counted or self.steps) for name, total in self._sums.items()}
         return shares | ({'skipped': self.skipped} if self.steps else {})
 
     def as_json(self) -> dict[str, Any]:
-        """What `restored` reads."""
+        """Returns the sums as JSON values, which `restored` loads."""
         sums = [[name, total if math.isfinite(total) else str(total)] for name, total in self._sums.items()]
         return {'steps': self.steps, 'skipped': self.skipped, 'counted': self._counted, 'sums': sums}
 
     @classmethod
     def restored(cls, saved: Any) -> 'Interval':
-        """An interval as it was when `as_json` was called.
+        """Returns the interval that `as_json` has saved.
 
         Raises:
-            InputError: this is not what `as_json` gives.
+            InputError: `saved` does not have the form that `as_json` returns.
         """
         found = cls()
         try:
             found.steps, found.skipped, found._counted = (int(saved[name]) for name in ('steps', 'skipped', 'counted'))
-            found._sums = {str(name): float(total) for name, total in saved['sums']}  # in their order
+            found._sums = {str(name): float(total) for name, total in saved['sums']}  # keeps the order of the names
         except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(
                 f'{INTERVAL} of a checkpoint is {str(saved)[:40]!r}, which are no sums of metrics'
@@ -74,12 +74,12 @@ class Interval:
 
 
 class StepQueue:
-    """The steps that the device has not finished, and the metrics of those since the last `take`.
+    """The steps that the device has not finished, and the metrics of steps since the last `take`.
 
     Args:
-        max_skipped_in_row: steps after which a run is given up.
-        interval: what steps before the first of this queue have added to it.
-        clock: seconds since any moment.
+        max_skipped_in_row: number of consecutive skipped steps after which a run is stopped.
+        interval: sums from steps before the first step of this queue.
+        clock: seconds since any fixed moment.
     """
 
     def __init__(
@@ -90,25 +90,25 @@ class StepQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_skipped_in_row = max_skipped_in_row
-        self.step_seconds = math.inf  # of the last step that the host has seen begin and end; none at first
+        self.step_seconds = math.inf  # duration of the last step whose begin and end the host has seen
         self._clock = clock
-        self._ended: float | None = None  # when the last finished step did, where the host waited for that
-        self.newest: Any = None  # (batch, state): what the newest step read and gave
-        # (step, metrics, when it began where the device was idle)
+        self._ended: float | None = None  # end time of the last finished step, if the host waited for it
+        self.newest: Any = None  # (batch, state): input and output of the newest step
+        # (step, metrics, its begin time if the device was idle)
         self.running: deque[tuple[int, dict[str, jax.Array], float | None]] = deque()
         self.interval = interval or Interval()
-        self.skipped: list[tuple[int, str]] = []  # steps that were skipped since the last `take_skipped`, and why
+        self.skipped: list[tuple[int, str]] = []  # (step, reason) of steps skipped since the last `take_skipped`
 
     @property
     def is_idle(self) -> bool:
-        """Whether the device has nothing left to do."""
+        """Whether the device has no steps left to run."""
         return not self.running or self.running[-1][1]['loss'].is_ready()  # type: ignore[attr-defined]
 
     def push(self, step: int, metrics: dict[str, jax.Array], batch: Batch, state: TrainState) -> None:
-        """Adds a step that the device has been given; waits for the oldest ones until few enough are left.
+        """Adds a step that the device has started; waits for the oldest steps until few enough are queued.
 
         Raises:
-            TrainingStopped: `max_skipped_in_row` steps in a row were skipped, or the state of one is not finite.
+            TrainingStopped: `max_skipped_in_row` steps in a row were skipped, or a state is not finite.
         """
         self.running.append((step, metrics, self._clock() if self.is_idle else None))
         self.newest = batch, state
@@ -116,11 +116,11 @@ class StepQueue:
             self._finish_oldest()
 
     def _most_behind(self) -> int:
-        """How many steps may wait behind the one under way."""
+        """Returns how many steps may be queued behind the running step."""
         return min(RUN_AHEAD, int(QUEUED_SECONDS / max(self.step_seconds, 1e-6)))
 
     def finished(self) -> Interval:
-        """Waits for all steps; those since the last `take`.
+        """Waits for all steps; returns the sums of the steps since the last `take`.
 
         Raises:
             TrainingStopped: as `push`.
@@ -130,18 +130,18 @@ class StepQueue:
         return self.interval
 
     def take(self) -> Interval:
-        """As `finished`; the next one begins here."""
+        """Waits for all steps and returns their sums, as `finished`; then starts a new interval."""
         found, self.interval = self.finished(), Interval()
         return found
 
     def take_skipped(self) -> list[tuple[int, str]]:
-        """The steps that were found skipped since the last call, each with what was not finite."""
+        """Returns the steps found skipped since the last call, each with the reason."""
         skipped, self.skipped = self.skipped, []
         return skipped
 
     def _finish_oldest(self) -> None:
         step, metrics, begun = self.running.popleft()
-        is_late = metrics['loss'].is_ready()  # type: ignore[attr-defined]  # and nobody knows since when
+        is_late = metrics['loss'].is_ready()  # if so, its end time is unknown
         values = {name: float(value) for name, value in metrics.items()}
         begun = self._ended if begun is None else begun
         self._ended = None if is_late else self._clock()
@@ -150,7 +150,7 @@ class StepQueue:
         in_row, cause, is_spoiled = (values.pop(name) for name in ('skipped_in_row', 'cause', 'is_spoiled'))
         self.interval.add(values, is_skipped=in_row > 0)
         if is_spoiled:
-            check_state(step, self.newest[1])  # what is not finite stays so in later steps
+            check_state(step, self.newest[1])  # an array that is not finite stays so in later steps
         if in_row > 0:
             self.skipped.append((step, self._reason(int(cause), values)))
         if in_row >= self.max_skipped_in_row:
@@ -160,10 +160,10 @@ class StepQueue:
             )
 
     def _reason(self, cause: int, values: dict[str, float]) -> str:
-        """What of a skipped step is not finite, in a few words."""
+        """Returns which array of a skipped step is not finite, in a few words."""
         has_loss = math.isfinite(values['loss'])
         if cause == NOWHERE:
             return "the gradient's norm is not finite" if has_loss else 'its loss is not finite'
         name = step_names(*self.newest)[cause]
-        is_late = name.startswith('gradient/') and not has_loss  # no more than what the loss has spoiled
+        is_late = name.startswith('gradient/') and not has_loss  # the gradient is not finite because the loss is not
         return f'its loss and {name} are not finite' if is_late else f'{name} is not finite'

@@ -1,4 +1,4 @@
-"""The speed of a run, the time that it waits for data, and the most operations a second of known devices."""
+"""The speed of a run, its time spent waiting for data, and the peak FLOP/s of known devices."""
 
 import contextlib
 import time
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 TERA = 1e12
 
 # Dense bfloat16 matrix multiplication with float32 sums, FLOP/s of one JAX device. The first name found in the device
-# kind counts, so special models stand before general ones. Sources, as published by the makers: NVIDIA's datasheets of
-# A100, H100 and H200 (from the H100 on they print the double, for 2:4 sparsity); Google Cloud TPU documentation, system
-# architecture pages of v4, v5e, v5p and v6e (per chip).
+# kind counts, so specific models stand before general ones. Sources: NVIDIA's datasheets of A100, H100 and H200 (from
+# the H100 on they print twice the number, for 2:4 sparsity); Google Cloud TPU documentation, system architecture pages
+# of v4, v5e, v5p and v6e (per chip).
 PEAKS: tuple[tuple[str, float], ...] = (
     ('A100', 312 * TERA),
     ('H100 PCIe', 756.5 * TERA),
@@ -24,19 +24,19 @@ PEAKS: tuple[tuple[str, float], ...] = (
     ('TPU v6 lite', 918 * TERA),
     ('TPU v6e', 918 * TERA),
 )
-OTHERS = ('TPU v4 lite',)  # an inference chip (v4i) whose name holds the name of another
+OTHERS = ('TPU v4 lite',)  # an inference chip (v4i); its name contains the name of another chip
 
 
 class Throughput:
-    """Rates of a run since it was last asked: tokens a second, share of time waiting for data, use of the device.
+    """Rates of a run since the last measurement: tokens per second, share of time waiting for data, use of the device.
 
-    Steps run asynchronously: ask only after the results of the last step counted are on the host, or the time of the
-    steps still under way is missing. Time spent in `paused()` (evaluation, a report) does not count.
+    Steps run asynchronously. Call `measure` only after the results of the last counted step are on the host; otherwise
+    the time of running steps is missing. Time spent in `paused()` (evaluation, a report) does not count.
 
     Args:
         tokens_per_step: tokens of the global batch, padding included.
-        flops_per_step: floating-point operations that the model needs for one step on all devices, without those that
-            rematerialisation repeats; None = not known.
+        flops_per_step: floating-point operations of the model for one step on all devices, without recomputation for
+            rematerialisation; None = not known.
         peak_flops: FLOP/s of all devices together; None = not known.
         clock: seconds.
     """
@@ -50,14 +50,14 @@ class Throughput:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._tokens_per_step = tokens_per_step
-        # Share of the peak that one step a second would be.
+        # The used share of the peak at one step per second.
         self._use_per_rate = flops_per_step / peak_flops if flops_per_step and peak_flops else None
         self._clock = clock
         self.restart()
 
     @contextlib.contextmanager
     def waiting(self, is_idle: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Counts the time inside as waiting for data if the device is idle at its end: an upper bound."""
+        """Counts the time inside as waiting for data if the device is idle at its end; this is an upper bound."""
         start = self._clock()
         try:
             yield
@@ -66,7 +66,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Time that passes inside counts for no rate."""
+        """Excludes the time inside from all rates."""
         start = self._clock()
         try:
             yield
@@ -74,11 +74,11 @@ class Throughput:
             self._start += self._clock() - start
 
     def measure(self, steps: int) -> dict[str, float]:
-        """Returns the rates over the `steps` made since the last call, and starts anew.
+        """Returns the rates of the `steps` made since the last call, and starts a new interval.
 
-        Keys: steps_per_second, tokens_per_second, waiting_share (of the time, 0 to 1) and, where the peak is known,
-        flops_utilisation (operations the model needs / operations the devices could have made). Empty if all of the
-        steps came before a `restart`.
+        Keys: steps_per_second, tokens_per_second, waiting_share (of the time, 0 to 1) and, if the peak is known,
+        flops_utilisation (operations of the model / peak operations of the devices). Returns {} if all of the steps
+        came before a `restart`.
         """
         timed, seconds = steps - self._untimed, max(self._clock() - self._start, 1e-9)
         if timed < 1:
@@ -96,14 +96,14 @@ class Throughput:
         return rates
 
     def restart(self, untimed: int = 0) -> None:
-        """Begins a new interval now; of the steps in it, `untimed` were made before."""
+        """Starts a new interval now; the next `measure` subtracts `untimed` steps, which were made before."""
         self._start = self._clock()
         self._waited = 0.0
         self._untimed = untimed
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the FLOP/s of a device in bfloat16, by `jax.Device.device_kind`; None where it is not known (CPUs)."""
+    """Returns the peak FLOP/s in bfloat16 by `jax.Device.device_kind`; None if the device is unknown (CPUs)."""
     if any(name in device_kind for name in OTHERS):
         return None
     return next((peak for name, peak in PEAKS if name in device_kind), None)

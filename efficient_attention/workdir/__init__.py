@@ -1,1 +1,1 @@
-"""A run's folder: its config, lock, fingerprint, metrics, report and checkpoints."""
+"""The files of a run's folder: config, lock, fingerprint, metrics, report and checkpoints with checksums."""

@@ -1,7 +1,7 @@
-"""What the processes of a run do alike where each looks at files by itself: they read one and the same checkpoint.
+"""Lets all processes of a run use the same checkpoint, although each of them looks at the files separately.
 
-A trainer may remove a step between two looks, and one host may see damage that another does not. So process 0 chooses,
-and what fails in one process fails in all. A process that runs alone does as if these functions were not there.
+A trainer may remove a step between two looks, and one host may see damage that another host does not see. Therefore
+process 0 chooses the checkpoint, and a failure in one process fails all. With a single process, `look` is just called.
 """
 
 import json
@@ -15,13 +15,13 @@ Found = TypeVar('Found')
 
 
 def first_says(look: Callable[[], Any]) -> Any:
-    """What `look` returns in process 0, for all processes; the others do not call it.
+    """Returns in all processes what `look` returns in process 0; only process 0 calls `look`.
 
     Args:
-        look: returns what JSON can hold.
+        look: returns a JSON value.
 
     Raises:
-        InputError: `look` raised it in process 0; in all of them.
+        InputError: in all processes, if `look` raised it in process 0.
     """
     number, count = place_among_peers()
     if count == 1:
@@ -39,10 +39,10 @@ def first_says(look: Callable[[], Any]) -> Any:
 
 
 def all_find(look: Callable[[], Found]) -> Found:
-    """What `look` returns in this process, where it returns in all of them.
+    """Returns what `look` returns in this process, if `look` succeeds in all processes.
 
     Raises:
-        InputError: `look` raised it in one of them; in all, with the line of the first.
+        InputError: in all processes, if `look` raised it in any of them; has the message of the first of these.
     """
     if place_among_peers()[1] == 1:
         return look()

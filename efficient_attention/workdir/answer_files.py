@@ -1,7 +1,7 @@
-"""The files that decide a run's answers besides its parameters: config.json, and its tokenizer or vocabulary.
+"""Checks the files besides the parameters that decide a model's answers: config.json, tokenizer, vocabulary.
 
-The seal of a checkpoint covers its record. The record has the config, in its fingerprint, and the SHA-256 of the other
-files. Both are compared before parameters are read. Older checkpoints have no hashes; for them no file is compared.
+A checkpoint's checksums cover its record. The record holds the config, in its fingerprint, and the SHA-256 of the other
+files. Both are compared before parameters are loaded. Older checkpoints hold no hashes; their files are not compared.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from efficient_attention.workdir.config_file import CONFIG, fields_of_a_run, wit
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 
 NAMES = (TOKENIZER, TARGET_TOKENIZER, CHARACTERS, WORDS)
-FILES = 'files'  # of a record: {name: SHA-256}
-FINGERPRINT = 'fingerprint'  # of a record
-# Paths of data, on which answers to new inputs do not depend; `eval.py` compares them, too.
+FILES = 'files'  # key in a record; its value is {name: SHA-256}
+FINGERPRINT = 'fingerprint'  # key in a record
+# Paths of datasets, which do not affect answers to new inputs. `eval.py` also calls `check_answers`.
 PLACES = tuple(
     f'config.{name}'
     for name in (
@@ -33,7 +33,7 @@ PLACES = tuple(
 
 
 def file_hashes(workdir: Path) -> dict[str, str]:
-    """The SHA-256 of each file of `NAMES` that is there; raises InputError where one cannot be read."""
+    """Returns the SHA-256 of each existing file of `NAMES`; raises InputError if one cannot be read."""
     found: dict[str, str] = {}
     for path in (workdir / name for name in NAMES):
         try:
@@ -46,7 +46,7 @@ def file_hashes(workdir: Path) -> dict[str, str]:
 
 
 def changed_file(workdir: Path, record: Mapping[str, Any]) -> str:
-    """What differs from the hashes in a checkpoint's record, in a few words; '' where nothing does or it has none."""
+    """Returns how the files differ from the hashes in a checkpoint's record; '' if they agree or it has no hashes."""
     saved = record.get(FILES)
     if not isinstance(saved, dict):
         return ''
@@ -59,13 +59,13 @@ def changed_file(workdir: Path, record: Mapping[str, Any]) -> str:
 
 
 def check_answers(workdir: Path, config: RunConfig, step: int, record: Mapping[str, Any]) -> None:
-    """Compares a workdir's files and its config with what a checkpoint was saved with.
+    """Checks that a workdir's files and config are those with which a checkpoint was saved.
 
     Raises:
         InputError: a difference may change answers; names the file, or the field of the config.
     """
     if changed := changed_file(workdir, record):
-        advice = f'bring the file of step {step} back, or repeat the training command, which writes it anew'
+        advice = f'restore the file of step {step}, or repeat the training command, which rewrites it'
         raise InputError(f'{workdir} is damaged: {changed}; {advice}')
     saved = record.get(FINGERPRINT, {})
     if 'config' in saved:

@@ -1,4 +1,4 @@
-"""The mean of a run's last checkpoints, which Vaswani et al. 2017 (arXiv 1706.03762, section 6.1) evaluate."""
+"""The mean of a run's last checkpoints, as Vaswani et al. 2017 (arXiv 1706.03762, section 6.1) evaluate."""
 
 import functools
 import logging
@@ -15,22 +15,22 @@ from efficient_attention.workdir.agreement import first_says
 from efficient_attention.workdir.checkpoint_reader import READ_ATTEMPTS, CheckpointReader, Restored, Wanted
 from efficient_attention.workdir.config_file import CONFIG, read_config
 
-CHOICE = re.compile(r'average-([1-9]\d*)')  # as a user names a mean
-AVERAGED = 'averaged'  # in a record: the steps that a mean is of
+CHOICE = re.compile(r'average-([1-9]\d*)')  # the form in which a user names a mean
+AVERAGED = 'averaged'  # key in a record; its value lists the averaged steps
 LOG = logging.getLogger(__name__)
 
 
 class Average(NamedTuple):
-    """Asks for the mean of so many of the last checkpoints."""
+    """A request for the mean of this many of the last checkpoints."""
 
     checkpoints: int
 
 
 def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | Average:
-    """Returns `reader.wanted`, or the mean that a choice such as 'average-5' asks for.
+    """Returns the request for a user's checkpoint choice: a mean for 'average-5', otherwise as `reader.wanted`.
 
     Raises:
-        InputError: as `reader.wanted`, or fewer checkpoints are kept.
+        InputError: as `reader.wanted`, or the run keeps fewer checkpoints.
     """
     found = CHOICE.fullmatch(choice)
     if found is None:
@@ -40,9 +40,9 @@ def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> 
 
 
 def last_steps(reader: CheckpointReader, count: int) -> list[int]:
-    """The newest `count` sealed steps, in rising order; raises InputError where fewer are kept."""
+    """Returns the newest `count` steps with checksums, ascending; raises InputError if fewer are kept."""
     steps = reader.steps()[-most_newest(reader) :]
-    if not steps and reader.existing_steps():  # which says what is lost
+    if not steps and reader.existing_steps():  # raises an error about the lost steps
         raise InputError(f'there is no checkpoint in {reader.folder}')
     if len(steps) < count:
         raise InputError(
@@ -53,21 +53,21 @@ def last_steps(reader: CheckpointReader, count: int) -> list[int]:
 
 
 def most_newest(reader: CheckpointReader) -> int:
-    """How many of the kept steps are surely the newest ones; older ones are kept as the best (checkpoint.keep_best)."""
+    """Returns how many kept steps are surely the newest; older steps may be kept as the best (checkpoint.keep_best)."""
     workdir = reader.folder.parent
     return read_config(workdir).checkpoint.keep if (workdir / CONFIG).exists() else 0
 
 
 def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Restored:
-    """The mean of the arrays of the last `count` checkpoints, with the record of the newest; logs which they are.
+    """Returns the mean of the arrays of the last `count` checkpoints, with the newest record; logs their steps.
 
-    Each checkpoint is compared with its seal. Sums are float32; the mean has the dtype of the arrays. The record's
+    The checksums of each checkpoint are verified. Sums are float32; the mean has the dtype of the arrays. The record's
     'averaged' lists the steps.
 
     Args:
         reader: of the run's workdir.
-        abstract: as `CheckpointReader.restore` takes it, of floating-point arrays.
-        count: of checkpoints.
+        abstract: as for `CheckpointReader.restore`; floating-point arrays.
+        count: number of checkpoints.
 
     Raises:
         InputError: fewer checkpoints are kept, or one is damaged or has other arrays.
@@ -77,13 +77,13 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
         try:
             return mean_of(reader, abstract, steps)
         except InputError:
-            if set(steps) <= set(first_says(reader.written_steps)):  # else a trainer has removed one: try again
+            if set(steps) <= set(first_says(reader.written_steps)):  # otherwise a trainer has removed a step: try again
                 raise
     return mean_of(reader, abstract, first_says(lambda: last_steps(reader, count)))
 
 
 def mean_of(reader: CheckpointReader, abstract: Any, steps: Sequence[int]) -> Restored:
-    """The mean of the arrays of these steps; raises InputError as `restore_average`."""
+    """Returns the mean of the arrays of these steps; raises InputError as `restore_average`."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     add = jax.jit(lambda total, new: jax.tree.map(jnp.add, total, in_float32(new)), out_shardings=shardings)
     divide = jax.jit(functools.partial(quotient, abstract, len(steps)), out_shardings=shardings)
@@ -95,12 +95,12 @@ def mean_of(reader: CheckpointReader, abstract: Any, steps: Sequence[int]) -> Re
 
 
 def in_float32(tree: Any) -> Any:
-    """The arrays as float32."""
+    """Returns the arrays as float32."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
 def quotient(abstract: Any, count: int, total: Any) -> Any:
-    """The sums divided by `count`, each in the dtype of `abstract`."""
+    """Returns the sums divided by `count`, each in the dtype of `abstract`."""
 
     def divided(like: jax.ShapeDtypeStruct, leaf: Array) -> Array:
         return (leaf / count).astype(like.dtype)

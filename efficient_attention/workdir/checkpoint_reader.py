@@ -1,15 +1,16 @@
-"""Reads the checkpoints of a workdir: for evaluation, for resuming, and beside a running trainer.
+"""Reads the checkpoints of a workdir, for evaluation, for resuming, and while a trainer is running.
 
-`checkpoints/<step>/` holds `state` (a pytree of arrays) and `record` (a JSON object with the step, the run's
-fingerprint, the metrics known at that time and whatever else the writer added). A step has this name once it is
-completely written, and counts once it is sealed (`seal.py`). Steps from before there were seals count as they are:
-their record does not say that a seal belongs to it.
+`checkpoints/<step>/` holds `state`, a pytree of arrays, and `record`, a JSON object. The record holds the step, the
+run's fingerprint, the metrics known at that time and other entries of the writer. A step gets this name once all its
+files are written. It counts as a checkpoint once it has checksums (`seal.py`). Steps older than this feature count
+without
+checksums: their record does not announce any.
 
-A trainer may remove a step while it is read. What was asked for by its place, as the newest or the best step, is then
-looked for again: there is always another one.
+A trainer may remove a step while it is being read. A request for the newest or the best step then looks again, because
+there is always another one.
 
-Several processes of a run read the same step: process 0 chooses it, each compares a share of its files with the seal,
-and what one of them cannot read, none has read (`agreement.py`).
+All processes of a run read the same step, which process 0 chooses. Each process verifies the checksums of a share of
+the files. If one process fails to read the step, all fail (`agreement.py`).
 """
 
 import contextlib
@@ -40,21 +41,22 @@ from efficient_attention.workdir.seal import Share, damage, is_sealed, seal_faul
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
-HAS_SEAL = 'has_seal'  # in a record: the step counts with its seal alone
-UNSEALED = 'as after a kill in its save'
-SEALING_SECONDS = 600.0  # that a trainer may take to seal a step: a reader beside it does not speak of it
-LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
+HAS_SEAL = 'has_seal'  # key in a record: this step counts only with its checksums
+UNSEALED = 'as happens if its save is killed'
+# How long a trainer may take to write checksums; readers do not warn about steps younger than this.
+SEALING_SECONDS = 600.0
+LAST, BEST = 'last', 'best'  # names of checkpoints besides step numbers
 LOG = logging.getLogger(__name__)
-READ_ATTEMPTS = 100  # at steps that a trainer removes meanwhile; each has saved a newer one in the time of a read
+READ_ATTEMPTS = 100  # each failed attempt means that a trainer has removed the step, and so has saved a newer one
 Read = TypeVar('Read')
-NAMED_DIFFERENCES = 3  # in the message; the rest is counted
+NAMED_DIFFERENCES = 3  # number named in the message; the rest is counted
 
 
 class Restored(NamedTuple):
-    """What a checkpoint held."""
+    """The content of a checkpoint."""
 
     step: int
-    state: Any  # structured as the abstract state that was asked for
+    state: Any  # has the structure of the requested abstract state
     record: dict[str, Any]
 
 
@@ -66,46 +68,47 @@ class Saved(NamedTuple):
 
 
 class Best(NamedTuple):
-    """Asks for the best checkpoint by a metric of its record."""
+    """A request for the best checkpoint by a metric of its record."""
 
     metric: str
-    mode: str  # 'min' or 'max': which value of it is best
+    mode: str  # 'min' or 'max': whether the smallest or largest value is best
 
 
 Wanted = int | Best | None  # a step, the best one, or the newest
 
 
 class CheckpointReader:
-    """The checkpoints of one workdir, to be read by any number of processes; writes nothing and takes no lock."""
+    """Reads the checkpoints of one workdir; writes nothing and takes no lock, so any number of processes may read."""
 
     def __init__(self, workdir: Path) -> None:
         self.folder = workdir.absolute() / FOLDER
         drop_late_answers()
 
     def steps(self) -> list[int]:
-        """The steps that are written and sealed, in rising order; a save under way is not among them."""
+        """Returns all completely written steps, ascending; a step whose record announces checksums must have them."""
         found: list[int] | None = None
-        for _ in range(READ_ATTEMPTS):  # a list made while a trainer adds a step and removes another may lack both
+        # A listing may miss both steps if a trainer adds one and removes another meanwhile.
+        for _ in range(READ_ATTEMPTS):
             before, found = found, [step for step in self.written_steps() if self._counts(step)]
             if found == before:
                 break
         return found or []
 
     def written_steps(self) -> list[int]:
-        """The steps that have their name, in rising order, sealed or not."""
+        """Returns all completely written steps, ascending, with or without checksums."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
-        """Returns `written_steps`; raises InputError where there are none."""
+        """Returns all completely written steps, ascending; raises InputError if there are none."""
         steps = self.written_steps()
         if not steps:
             raise InputError(self._none_line())
         return steps
 
     def check_not_lost(self) -> None:
-        """Raises InputError if the run has saved a checkpoint and none is there: the run must not begin anew."""
+        """Raises InputError if the run has saved checkpoints but all are gone: the run must not silently start over."""
         if line := self._lost_line():
             raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
 
@@ -116,10 +119,10 @@ class CheckpointReader:
         return self._lost_line() or f'there is no checkpoint in {self.folder}'
 
     def damage(self, step: int) -> str:
-        """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals.
+        """Returns how a step differs from its checksums, in a few words; '' if it does not or is too old for checksums.
 
         A step that is a link counts as damaged: its target may be anywhere, and may change.
-        Each of several processes compares a share of the files, and all get the same answer.
+        Each of several processes verifies a share of the files; all get the same answer.
         """
         folder, found = self.folder / str(step), ''
         if links := [path for path in (self.folder, folder) if path.is_symlink()]:
@@ -129,7 +132,7 @@ class CheckpointReader:
         return next(filter(None, gather_from_peers(found)), '')
 
     def is_being_saved(self, step: int) -> bool:
-        """Whether a step is not sealed, but so young that a trainer may be about to seal it."""
+        """Whether a step has no checksums yet but is so young that a trainer may still write them."""
         try:
             age = time.time() - (self.folder / str(step)).stat().st_mtime
         except FileNotFoundError:
@@ -137,13 +140,13 @@ class CheckpointReader:
         return age < SEALING_SECONDS and not self._counts(step)
 
     def latest_step(self) -> int | None:
-        """The newest completely written step, or None."""
+        """Returns the newest of `steps`, or None."""
         return max(self.steps(), default=None)
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
-        """The step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
+        """Returns the step with the best ('min' or 'max') `metric` in its record, the newest of equal ones, or None."""
         steps: list[int] | None = None
-        for _ in range(READ_ATTEMPTS):  # until no step was removed while the records were read
+        for _ in range(READ_ATTEMPTS):  # repeats until no step was removed while the records were read
             before, steps = steps, self.steps()
             if steps == before:
                 break
@@ -152,15 +155,15 @@ class CheckpointReader:
         return max(scored, default=(None, None))[1]
 
     def wanted(self, choice: str, *, metric: str, mode: str = 'min') -> Wanted:
-        """What a user's `choice` asks for, as `record` and `restore` take it.
+        """Returns a user's `choice` in the form that `record` and `restore` accept.
 
         Args:
-            choice: 'last', 'best' or a step's number, as given on the command line.
-            metric: what 'best' goes by, the run's `checkpoint.best_metric`; '' = none.
-            mode: 'min' or 'max', which value of it is best.
+            choice: 'last', 'best' or a step number, as given on the command line.
+            metric: decides 'best'; the run's `checkpoint.best_metric`, '' = none.
+            mode: 'min' or 'max': whether the smallest or largest value is best.
 
         Raises:
-            InputError: there is no such checkpoint, or no best one; lists those there are.
+            InputError: there is no such checkpoint, or no best one; lists the existing ones.
         """
         if choice == LAST:
             return None
@@ -176,13 +179,13 @@ class CheckpointReader:
         return Best(metric, mode)
 
     def step_of(self, wanted: Wanted) -> int:
-        """The step that is asked for, as things are now; raises InputError where there is none."""
+        """Returns the number of the requested step; raises InputError if there is none."""
         return self._best(wanted) if isinstance(wanted, Best) else self._existing(wanted)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics of a step: in its record, or, where it was evaluated after its save, beside it.
+        """Returns a step's metrics, from its record or, if it was evaluated after its save, from the file next to it.
 
-        {} where there are none, the record cannot be read, or a trainer removes it meanwhile.
+        Returns {} if there are none, the record cannot be read, or a trainer removes the step meanwhile.
         """
         try:
             record = self._record(step)
@@ -194,27 +197,27 @@ class CheckpointReader:
         return record.get('metrics') or finite
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The evaluations of the run up to its newest checkpoint; from metrics.jsonl if it has no checkpoint."""
+        """Returns all evaluations up to the run's newest checkpoint; from metrics.jsonl if it has no checkpoint."""
         step = self.latest_step()
         if step is None:
             return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]
         return earlier_evaluations(self.folder, step, self._record(step))
 
     def record(self, wanted: Wanted = None) -> dict[str, Any]:
-        """The JSON record of a step; raises InputError as `restore` does."""
+        """Returns the JSON record of a step; raises InputError as `restore` does."""
         return self._reading_one(self._choosing(wanted), self._record)
 
     def restore(self, abstract_state: Any, wanted: Wanted = None) -> Restored:
-        """The state of a step, laid out on devices as `abstract_state` says.
+        """Returns the state of a step, placed on devices with the shardings of `abstract_state`, and its record.
 
         Args:
-            abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state; or a dict
-                with some of its top-level fields, such as {'params': ...}: only these are read then.
-            wanted: a number of updates, or the best step; None = the newest undamaged one.
+            abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state. A dict with
+                some of its top-level fields, such as {'params': ...}, loads only these fields.
+            wanted: a step number, or the best step; None = the newest undamaged one.
 
         Raises:
-            InputError: there is no checkpoint, not this step (lists those there are), the arrays differ in name, shape
-                or dtype (names the first), or the files are damaged.
+            InputError: the step does not exist (lists the existing ones), the arrays differ in name, shape or dtype
+                (names the first), or the files are damaged.
         """
 
         def read(step: int) -> Restored:
@@ -225,12 +228,12 @@ class CheckpointReader:
         return self._reading_one(self._choosing(wanted), read)
 
     def read_state(self, abstract_state: Any, step: int) -> Any:
-        """The state of a step that is there, without its record; arguments and errors as `restore`."""
+        """Returns the state of an existing step, without its record; arguments and errors as `restore`."""
         folder = self.folder / str(step)
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            # What is read is compared name by name; a state of before may lack a field that is empty now.
+            # `check_fit` compares all names; an older state may lack a field that is now empty.
             partial_restore=True,
         )
         saved = leaves_of(self.saved_tree(step))
@@ -241,19 +244,19 @@ class CheckpointReader:
             return checkpointer.restore(folder / STATE, args=arguments)
 
     def saved_tree(self, step: int) -> Any:
-        """What a step says of its arrays: their names, shapes and dtypes; raises InputError where it cannot be read."""
+        """Returns names, shapes and dtypes of a step's arrays as a pytree; raises InputError if they are unreadable."""
         with self._reading(step):
             tree = ocp.PyTreeCheckpointHandler().metadata(self.folder / str(step) / STATE).tree
             leaves_of(tree)
         return tree
 
     def newest(self) -> Saved | None:
-        """The newest undamaged checkpoint with its record, or None where there is none at all; beside no trainer.
+        """Returns the newest undamaged checkpoint with its record, or None if there is none; for use without a trainer.
 
-        Those that are skipped are named in the log.
+        Logs a warning for each skipped checkpoint.
 
         Raises:
-            InputError: there are checkpoints, all damaged, or none sealed though a save was complete; names them.
+            InputError: all checkpoints are damaged, or none has checksums although a save was complete; names them.
         """
         if not first_says(self.steps):
             self._check_never_sealed()
@@ -262,16 +265,16 @@ class CheckpointReader:
         return self._reading_one(lambda: self._newest_step(0.0), lambda step: Saved(step, self._record(step)))
 
     def _check_never_sealed(self) -> None:
-        """Raises InputError where steps are written, none is sealed, and no kill in the first save explains it."""
+        """Raises InputError if no written step has checksums and a kill during the first save cannot explain it."""
         steps = self.written_steps()
         if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
             raise InputError(
                 f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; kept '
-                f'steps: {_listed(steps)}; bring their files seal-*.sha256 back, or name a new --workdir'
+                f'steps: {_listed(steps)}; restore their files seal-*.sha256, or name a new --workdir'
             )
 
     def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
-        """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""
+        """Returns what `read` returns for the step from `choose`; chooses again if a trainer has removed that step."""
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()
             try:
@@ -285,7 +288,7 @@ class CheckpointReader:
         return self._newest_step if wanted is None else lambda: first_says(lambda: self.step_of(wanted))
 
     def _newest_step(self, seconds: float = SEALING_SECONDS) -> int:
-        """The newest undamaged step; names newer ones, where they are not sealed only those older than `seconds`.
+        """Returns the newest undamaged step; warns about newer steps, except ones without checksums within `seconds`.
 
         Raises:
             InputError: there is none.
@@ -296,17 +299,17 @@ class CheckpointReader:
             if not found:
                 self._name_unsealed(step, seconds=seconds)
                 return step
-            if step in self.steps():  # else a trainer removed it meanwhile
+            if step in self.steps():  # otherwise a trainer has removed it meanwhile
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
             skipped.add(step)
         self._existing(None)
         raise InputError(f'no checkpoint in {self.folder} is undamaged; kept steps: {_listed(self.steps())}')
 
     def _name_unsealed(self, step: int, *, seconds: float) -> None:
-        """Names the steps after this one that are not sealed and are older than so many seconds."""
+        """Warns about steps after this one that have no checksums and are older than this many seconds."""
         for newer in self.written_steps():
             folder = self.folder / str(newer)
-            with contextlib.suppress(FileNotFoundError):  # a trainer removed it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # a trainer has removed it meanwhile
                 if newer > step and time.time() - folder.stat().st_mtime >= seconds and not self._counts(newer):
                     line = 'checkpoint %s is skipped: it is not sealed: %s, %s'
                     LOG.warning(line, folder, seal_fault(folder), UNSEALED)
@@ -319,7 +322,7 @@ class CheckpointReader:
             raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{rest}')
 
     def _counts(self, step: int) -> bool:
-        """Whether a step is sealed, or its record says nothing of a seal."""
+        """Whether a step has checksums, or its record announces none."""
         folder = self.folder / str(step)
         if is_sealed(folder):
             return True
@@ -352,7 +355,7 @@ class CheckpointReader:
 
     @contextlib.contextmanager
     def _reading(self, step: int) -> Iterator[None]:
-        """Turns what Orbax and TensorStore raise, many kinds and pages long, into one line."""
+        """Turns the errors of Orbax and TensorStore, of many types and pages long, into an InputError of one line."""
         try:
             with without_orbax_log():
                 yield
@@ -364,31 +367,31 @@ class CheckpointReader:
 
 
 def _opened(handler: ocp.CheckpointHandler) -> ocp.Checkpointer:
-    """Orbax's reader, which waits for no other process: one that fails would leave the others waiting."""
+    """Returns Orbax's reader without a barrier: otherwise a process that fails would leave the others waiting."""
     here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _checked(record: Any) -> dict[str, Any]:
-    """A record whose groups are what the code that reads them takes for granted; raises ValueError."""
+    """Returns a record after checking the types of its groups, on which other code relies; raises ValueError."""
     if not isinstance(record, dict):
-        raise ValueError('its record is none')
+        raise ValueError('its record is not a JSON object of the expected form')
     fingerprint, metrics = record.get('fingerprint', {}), record.get('metrics', {})
     if not (isinstance(fingerprint, dict) and isinstance(metrics, dict)):
-        raise ValueError('its record is none')
+        raise ValueError('its record is not a JSON object of the expected form')
     if not all(isinstance(value, (int, float)) for value in metrics.values()):
-        raise ValueError('the metrics of its record are no numbers')
+        raise ValueError('the metrics of its record are not numbers')
     return record
 
 
 def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
-    """The metrics, and the step, of the evaluation of a run that `config` calls best, else the last; {} without any."""
+    """Returns step and metrics of a run's best evaluation by `config`, else of the last one; {} without any."""
     return best_of(CheckpointReader(workdir).evaluations(), config)
 
 
 def label_of(step: int) -> str:
-    """What the seal of a checkpoint calls it."""
+    """Returns the label of a checkpoint in its checksum files."""
     return f'step {step}'
 
 
@@ -407,7 +410,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(tree: Any) -> dict[str, Leaf]:
-    """{'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
+    """Returns {'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
     return {
         path_name(path): Leaf(tuple(leaf.shape), np.dtype(leaf.dtype).name)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -415,9 +418,9 @@ def leaves_of(tree: Any) -> dict[str, Leaf]:
 
 
 def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], *, where: str) -> None:
-    """Checks that a checkpoint holds exactly the wanted arrays, by names, shapes and dtypes, before a byte is read.
+    """Checks that a checkpoint holds exactly the wanted arrays, by names, shapes and dtypes, before anything is read.
 
-    Orbax refuses a wrong shape or name with a page of text, and casts a wrong dtype without a word.
+    Orbax reports a wrong shape or name with a page of text, and casts a wrong dtype silently.
 
     Raises:
         InputError: one line; names the first differing arrays, parameters before optimizer state, and counts the rest.

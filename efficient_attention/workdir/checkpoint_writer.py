@@ -1,12 +1,13 @@
-"""Saves a run: asynchronous, sharded checkpoints of the whole state, with Orbax.
+"""Saves checkpoints of a run's whole state with Orbax, asynchronous and sharded.
 
-The step under way is written beside the others under another name. A thread waits until it has its own, flushes it to
-disk and seals it (`seal.py`); only then it counts as saved, and only then steps that are no longer kept go. Such a step
-is first renamed into `checkpoints/trash/` and then removed, so that a process killed in between leaves no half-deleted
+A step is first written under a temporary name. A thread waits until Orbax renames it, flushes it to disk and writes its
+checksums (`seal.py`). Only then the step counts as saved, and only then superseded steps are removed. A superseded step
+is first renamed into `checkpoints/trash/` and then deleted. A process killed in between thus leaves no half-deleted
 step behind.
 
-A save that fails is said at once by that thread, and what it wrote is removed. Training goes on with the last good
-checkpoint until the next save, or stops (`checkpoint.when_save_fails`); a run whose newest save failed ends with that.
+If a save fails, the thread logs the failure at once and removes the written files. Training continues with the last
+good checkpoint until the next save, or stops (`checkpoint.when_save_fails`). If the newest save of a run failed, the
+run ends with that error.
 """
 
 import contextlib
@@ -45,29 +46,30 @@ from efficient_attention.workdir.saved_before import note_saved
 from efficient_attention.workdir.seal import is_sealed, write_seal
 
 TRASH = 'trash'
-DAMAGED = 'damaged'  # folder of steps that were found damaged or not sealed
-UNFINISHED = '*.orbax-checkpoint-tmp*'  # what Orbax calls a step that it is writing
+DAMAGED = 'damaged'  # folder for steps that were found damaged or without checksums
+UNFINISHED = '*.orbax-checkpoint-tmp*'  # Orbax's name for a step that it is writing
 POLL_SECONDS = 0.02
-SEALS_SECONDS = 600.0  # for which process 0 waits for the seals of the others, as Orbax does for their files
+# How long process 0 waits for the checksums of the others, as long as Orbax waits for their files.
+SEALS_SECONDS = 600.0
 LOG = logging.getLogger(__name__)
 
 
 class SaveError(RunError):
-    """A checkpoint was not saved: one line with the step and the reason. Entry points print it and exit with code 1."""
+    """A checkpoint was not saved: one line with step and reason. Entry points print it and exit with code 1."""
 
 
 class Checkpoints:
-    """The checkpoints of one workdir, opened by its one trainer; `reader` tells what is there and restores it.
+    """The checkpoints of one workdir, opened by its only trainer; `reader` lists and restores them.
 
-    Use as a context manager: leaving it waits for the last save and raises if that failed. Every process of a run calls
-    every method: all take part in a save, and process 0 holds the lock of the workdir. Orbax's own log lines are
-    dropped meanwhile; what they would say is said in one line.
+    Use as a context manager: leaving it waits for the last save and raises if that failed. Every process of a run must
+    call every method: all take part in a save, and process 0 holds the lock of the workdir. Orbax's own log lines are
+    dropped meanwhile; failures are logged in one line instead.
 
-    `newest` is the checkpoint to go on from, None where there is none. Newer steps that are damaged or not sealed are
-    named and moved to `checkpoints/damaged/`.
+    `newest` is the checkpoint from which the run resumes, None if there is none. Newer steps that are damaged or have
+    no checksums are logged and moved to `checkpoints/damaged/`.
 
-    `before_seal` is called with a step that is on disk but does not count yet, by the thread that seals it; what it
-    raises makes the save a failed one.
+    `before_seal` is called with a step that is on disk but does not count yet, in the thread that writes its checksums.
+    If `before_seal` raises, the save fails.
 
     Raises:
         InputError: another trainer has the workdir open, or all its checkpoints are damaged.
@@ -77,9 +79,9 @@ class Checkpoints:
         self.reader = CheckpointReader(workdir)
         self.before_seal: Callable[[int], None] = lambda _: None
         self._config = config
-        self._sealing: threading.Thread | None = None  # sees the save under way through
-        self._failure: SaveError | None = None  # of the newest save
-        self._is_awaited = False  # whether somebody waits for the save under way, who raises its failure
+        self._sealing: threading.Thread | None = None  # completes the save in progress
+        self._failure: SaveError | None = None  # error of the newest save
+        self._is_awaited = False  # whether the caller of `wait` will raise the failure of the save in progress
         with contextlib.ExitStack() as opened:
             if jax.process_index() == 0:
                 opened.enter_context(WorkdirLock(workdir))
@@ -92,18 +94,18 @@ class Checkpoints:
     def save(
         self, step: int, state: Any, *, record: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Starts to save a state; returns as soon as its arrays are copied, so that they may be donated or changed.
+        """Starts to save a state; returns once its arrays are copied, so that they may be donated or changed.
 
-        Waits for the save before, if that is still under way. A step that is already saved is left as it is.
+        Waits for the previous save, if it is still in progress. Does nothing if the step is already saved.
 
         Args:
             step: updates made so far.
             state: pytree of arrays, on any mesh.
-            record: JSON object that goes with it, with the 'fingerprint' that a run compares when it goes on.
-            metrics: {name: value} known for this state, `best_metric` among them; None = this state was not evaluated.
+            record: JSON object saved with the state; contains the 'fingerprint' that a resumed run compares.
+            metrics: {name: value} known for this state, including `best_metric`; None = this state was not evaluated.
 
         Raises:
-            SaveError: this save could not start, or the one before it failed, and the run is to stop then.
+            SaveError: this save could not start, or the previous one failed, and a failure stops the run.
             InputError: `metrics` lacks `checkpoint.best_metric`.
         """
         self._join()
@@ -121,7 +123,7 @@ class Checkpoints:
         try:
             self._make_folder()
             self._checkpointer.save(self.reader.folder / str(step), ocp.args.Composite(**items))
-        except Exception as error:  # Orbax and TensorStore raise many kinds, after hundreds of lines of traceback
+        except Exception as error:  # Orbax and TensorStore raise many types, with hundreds of lines of traceback
             self._fail(step, size, error)
             self.check()
             return
@@ -130,14 +132,14 @@ class Checkpoints:
         self._sealing.start()
 
     def is_saved(self, step: int) -> bool:
-        """Whether a step is sealed by now; does not wait."""
+        """Whether a step has its checksums by now; does not wait."""
         return is_sealed(self.reader.folder / str(step))
 
     def score(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes the metrics of a saved step that was evaluated after its save; removes a best step that it replaces.
+        """Writes the metrics of a step that was evaluated after its save; removes a best step that it replaces.
 
         Raises:
-            RunError, InputError: they cannot be written.
+            RunError, InputError: the metrics cannot be written.
         """
         if step in self._scores:
             if jax.process_index() == 0:
@@ -146,12 +148,12 @@ class Checkpoints:
             self.remove_superseded()
 
     def check(self) -> None:
-        """Raises the SaveError of the newest save if that has failed and the run is to stop then; costs nothing."""
+        """Raises the newest save's SaveError if the save failed and failures stop the run; takes no time."""
         if self._failure and self._stops_at_failure():
             raise self._failure
 
     def wait(self) -> None:
-        """Waits until the save under way is complete on disk and sealed; raises SaveError if the newest one failed."""
+        """Waits until the current save is on disk with its checksums; raises SaveError if the newest save failed."""
         self._is_awaited = True
         try:
             self._join()
@@ -161,9 +163,10 @@ class Checkpoints:
             raise self._failure
 
     def remove_superseded(self) -> None:
-        """Removes the steps that are no longer kept, in process 0; each save that succeeds does so.
+        """Removes superseded steps, in process 0; every successful save calls it.
 
-        A run that goes on calls it once it is known to be the run of this workdir: it may have been killed before.
+        A resumed run also calls it, once the workdir is known to be its own: the previous process may have been killed
+        before it removed them.
         """
         kept = self._kept_steps()
         superseded = sorted(self._scores.keys() - kept)
@@ -174,15 +177,15 @@ class Checkpoints:
         try:
             trash.mkdir(exist_ok=True)
             for step in superseded:
-                with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
                     (self.reader.folder / str(step)).rename(trash / str(step))
                 (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
-        except OSError as error:  # the new step is saved all the same
+        except OSError as error:  # not an error: the new step is saved
             LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
         _remove([trash])
 
     def close(self) -> None:
-        """Waits for the save under way and releases the workdir; raises SaveError if the newest save failed."""
+        """Waits for the save in progress and releases the workdir; raises SaveError if the newest save failed."""
         with self._resources:
             try:
                 self.wait()
@@ -202,7 +205,7 @@ class Checkpoints:
             if error is None:
                 raise
             if failure is not error:
-                show_error(failure)  # what ends the run goes on upwards; this must not be lost
+                show_error(failure)  # the other error propagates; the failed save must be visible too
 
     def _join(self) -> None:
         if self._sealing:
@@ -210,13 +213,13 @@ class Checkpoints:
         self._sealing = None
 
     def _see_through(self, step: int, size: int) -> None:
-        """Seals a step when Orbax has given it its name; other processes seal what they wrote themselves."""
+        """Writes a step's checksums once Orbax has renamed it; each process covers the files that it wrote."""
         folder = self.reader.folder / str(step)
         try:
             self._checkpointer.wait_until_finished()
             self.before_seal(step)
             if (log := self.reader.folder.parent / METRICS_FILE).exists() and jax.process_index() == 0:
-                flush(log)  # its lines up to this step: a run that goes on from it does not write them again
+                flush(log)  # must contain its lines up to this step: a run resumed from it does not write them again
             write_seal(folder, label_of(step), process=jax.process_index(), processes=jax.process_count())
             self._wait_for_seals(folder)
         except Exception as error:
@@ -229,7 +232,7 @@ class Checkpoints:
         self.remove_superseded()
 
     def _note_saved(self, step: int) -> None:
-        """Notes beside the checkpoints that a step is saved. If the note cannot be written, the step still counts."""
+        """Writes `last_saved.json`. If it cannot be written, the step still counts as saved."""
         try:
             if jax.process_index() == 0:
                 note_saved(self.reader.folder.parent, step)
@@ -237,7 +240,7 @@ class Checkpoints:
             LOG.warning('%s', error)
 
     def _wait_for_seals(self, folder: Path) -> None:
-        """In process 0, which removes older steps, waits for the seals of all processes."""
+        """Waits in process 0 for the checksums of all processes, since process 0 then removes older steps."""
         latest = time.monotonic() + SEALS_SECONDS
         while jax.process_index() == 0 and not is_sealed(folder):
             if time.monotonic() > latest:
@@ -245,7 +248,7 @@ class Checkpoints:
             time.sleep(POLL_SECONDS)
 
     def _fail(self, step: int, size: int, error: Exception) -> None:
-        """Keeps and says that a save has failed, unless somebody waits to raise it, and removes what it has written."""
+        """Stores and logs the failure of a save, unless `wait` will raise it; removes the files that it wrote."""
         folder = self.reader.folder
         sizes = f'{size / 1e6:.1f} MB to write, {_free_space(folder)}'
         line = f'checkpoint step {step} not saved in {folder}: {reason(error)} ({sizes})'
@@ -264,20 +267,20 @@ class Checkpoints:
         return 'there is no other one'
 
     def _stops_at_failure(self) -> bool:
-        """Whether a failed save ends the run. One of several processes may be the only one that knows of it."""
+        """Whether a failed save ends the run; always with several processes, since only one may know of the failure."""
         return self._config.when_save_fails == 'stop' or jax.process_count() > 1
 
     def _make_folder(self) -> None:
-        """Makes the folder of the checkpoints where it has gone, but not the workdir, which may be elsewhere now."""
+        """Recreates a missing checkpoint folder, but not the workdir, which may have been moved."""
         if jax.process_index() == 0 and not self.reader.folder.is_dir():
             self.reader.folder.mkdir()
             flush(self.reader.folder.parent)
 
     def _newest_undamaged(self) -> Saved | None:
-        """The checkpoint to go on from. Steps that cannot be used, which a save would stumble over, are set aside."""
+        """Returns the checkpoint to resume from; moves unusable steps aside, because they would block new saves."""
         compare_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
         newest = self.reader.newest()
-        if jax.process_count() > 1:  # all have looked before anything is moved, and nobody goes on before it is
+        if jax.process_count() > 1:  # nothing is moved before all have looked, and nobody continues before all is moved
             multihost_utils.sync_global_devices('checkpoints are chosen')
         if jax.process_index() == 0:
             self._make_folder()
@@ -290,7 +293,7 @@ class Checkpoints:
         return newest
 
     def _set_aside(self, step: int) -> None:
-        """Moves a step to `damaged/`, in the place of one of the same number that is there."""
+        """Moves a step to `damaged/`, and replaces a step of the same number there."""
         target = self.reader.folder / DAMAGED / str(step)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
@@ -298,7 +301,7 @@ class Checkpoints:
         (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
 
     def _kept_steps(self) -> set[int]:
-        """The newest steps, and those that are best by their metric, of equals the newest."""
+        """Returns the newest steps, and the best by their metric; of equal ones the newest."""
         sign = 1.0 if self._config.best_mode == 'max' else -1.0
         values = {step: score_of(metrics, self._config.best_metric) for step, metrics in self._scores.items()}
         ranked = sorted((sign * value, step) for step, value in values.items() if value is not None)
@@ -314,6 +317,6 @@ def _free_space(folder: Path) -> str:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    """Removes folders with what is in them, as far as that is possible."""
+    """Removes folders with their content; ignores errors."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`config.json` of a workdir: written when a run claims it, compared when one goes on."""
+"""Writes `config.json` when a run claims a workdir, and compares it when a run resumes there."""
 
 import json
 import os
@@ -18,23 +18,23 @@ from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
-# This is safe: the config of the command is compared with the config in the checkpoints.
+# Deleting is safe: the config of the command is compared with the config in the checkpoints.
 REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
-SMALL = 'efficient_attention'  # the `model_type` that interop/small_folder.py writes
+SMALL = 'efficient_attention'  # the `model_type` of folders written by interop/small_folder.py
 READERS = 'such folders are read by scripts/predict.py, from text to text by scripts/translate.py'
 
 
 def fields_of_a_run(mark: str) -> tuple[str, ...]:
-    """The fields of a run's config that have a mark, as patterns for `compare_fingerprints`."""
+    """Returns the fields of a run's config that have a mark, as patterns for `compare_fingerprints`."""
     return marked_fields(RunConfig, mark, 'config.')
 
 
 def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
-    """Writes the complete config into a new workdir, or compares it with the one there.
+    """Writes the complete config into a new workdir, or compares it with the workdir's config.
 
-    Without a checkpoint the config there is overwritten. With one it must be equal, but for fields that may differ
-    (`may_differ`), which take their new values. So a larger `train.steps` is saved at once: if the run ends before its
-    first new step, repeat the command with the larger number.
+    Without a checkpoint the existing config is overwritten. With a checkpoint the configs must be equal, except for
+    fields that may differ (`may_differ`), which get their new values. A larger `train.steps` is thus saved at once. If
+    the run then ends before its first new step, repeat the command with the larger number.
 
     Raises:
         InputError: the workdir belongs to a run with another config (names the first field that differs).
@@ -52,7 +52,7 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
 
 
 def check_claim(workdir: Path, config: RunConfig) -> None:
-    """Compares a config with the one of a workdir that has a checkpoint; raises as `claim_workdir`."""
+    """Compares a config with the config of a workdir that has a checkpoint; raises as `claim_workdir`."""
     if not (workdir / CONFIG).exists():
         return
     saved = {'config': to_dict(read_config(workdir))}
@@ -66,17 +66,17 @@ def check_claim(workdir: Path, config: RunConfig) -> None:
 
 
 def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
-    """The fields in which a run may differ from what it was saved with, as patterns for `compare_fingerprints`.
+    """Returns the fields that a resumed run may change, as patterns for `compare_fingerprints`.
 
-    `train.steps` may grow where the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch
-    to that schedule. Steps already made keep the learning rates that they had, each later step takes the new
-    schedule's. Without a change of the schedule this is, bit for bit, the longer run unbroken. So a run that prunes,
-    whose schedule of pruning goes by shares of the run, gets no more steps. The file of a fine-tuning run's tokenizer,
-    which may be its teacher's, may have moved: the digest of what is in it is compared apart.
+    `train.steps` may grow if the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch to
+    such a schedule. Past steps keep their learning rates, later steps use the new schedule. If the schedule stays the
+    same, the result equals, bit for bit, the longer run without a break. A pruning schedule depends on the length of
+    the run, so a run with such a schedule cannot get more steps. The tokenizer file of a fine-tuning run, which may
+    belong to its teacher, may have moved: the digest of its content is compared separately.
 
     Args:
-        saved: the fingerprint of a checkpoint or workdir, {} where there is none.
-        config: of the run that goes on.
+        saved: the fingerprint of a checkpoint or workdir; {} if there is none.
+        config: of the resumed run.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
     always = fields_of_a_run(CHANGEABLE) + (('config.data.tokenizer',) if config.task == 'fine_tuning' else ())
@@ -85,12 +85,12 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
 
 
 def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a run has more steps than it was saved with."""
+    """Whether a run has more steps than its saved config."""
     return 'config' in saved and config.train.steps > saved['config']['train']['steps']
 
 
 def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a run has more steps than it was saved with, and a schedule without an end would let it take them."""
+    """Whether a run has more steps than its saved config, and only its schedule's fixed end forbids them."""
     may_grow = fields_of_a_run(CHANGEABLE) + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
     if config.prune.has_schedule:
         return False
@@ -98,17 +98,17 @@ def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
 
 
 def growth_advice(workdir: Path, config: RunConfig) -> str:
-    """How a run that decays its learning rate to its last step can be trained on."""
+    """Returns advice on how to train longer, for a run whose learning rate decays to its last step."""
     ways = (
         'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
     )
-    if config.task == 'language_modelling':  # its checkpoints start no other run
+    if config.task == 'language_modelling':  # its checkpoints cannot start another run
         return ways
     return f'{ways}, or start a new run from it: a new --workdir with --config.train.start_from={workdir}'
 
 
 def growth_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """A line where a run goes on to more steps than it was saved with."""
+    """Returns a note if a run resumes with more steps than its saved config."""
     if not is_longer(saved, config):
         return []
     steps, optimizer = saved['config']['train']['steps'], config.optimizer
@@ -119,18 +119,18 @@ def growth_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
 
 
 def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's fingerprint, its config completed with the defaults of fields that were added since it was made.
+    """Returns a checkpoint's fingerprint with its config completed by defaults of fields that were added later.
 
-    A new field's default is what the code did before, so such a run may go on.
+    The default of a new field is what the code did before the field existed, so that such a run may resume.
     """
     complete = {'config': to_dict(from_dict(fingerprint['config'], RunConfig))} if 'config' in fingerprint else {}
     return {**fingerprint, **complete}
 
 
 def check_is_folder(workdir: Path) -> None:
-    """Raises InputError where a workdir, or a folder that it should lie in, is a file."""
+    """Raises InputError if a workdir, or one of its parent folders, is a file."""
     for path in (workdir, *workdir.parents):
-        if os.path.isfile(path):  # not `Path.is_file`, which raises for a name that is too long
+        if os.path.isfile(path):  # unlike `Path.is_file`, this does not raise for a name that is too long
             raise InputError(f'{path} is a file, and a workdir is a folder; name another --workdir')
 
 
@@ -151,10 +151,10 @@ def check_own_config(workdir: Path) -> None:
 
 
 def read_config(workdir: Path) -> RunConfig:
-    """The config of the run in `workdir`.
+    """Returns the config of the run in `workdir`.
 
     Raises:
-        InputError: there is no config.json, or it cannot be read, is damaged, or not of this version.
+        InputError: there is no config.json, or it cannot be read, is damaged, or belongs to another version.
     """
     check_is_folder(workdir)
     path = workdir / CONFIG

@@ -1,4 +1,4 @@
-"""Versions and devices of a run, kept in the workdir for its report."""
+"""Versions and devices of a run, saved in the workdir as `environment.json` for its report."""
 
 import importlib.metadata
 import json
@@ -19,14 +19,14 @@ PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-chec
 
 
 def write_environment(workdir: Path) -> None:
-    """Writes `environment.json` anew; does nothing in processes other than the first."""
+    """Overwrites `environment.json`; does nothing in processes other than process 0."""
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
         write_atomically(workdir / FILE_NAME, json.dumps(describe_environment(), indent=2) + '\n')
 
 
 def read_environment(workdir: Path) -> dict[str, Any]:
-    """What `write_environment` wrote, {} where there is nothing; raises InputError where it is damaged."""
+    """Returns the content of `environment.json`, {} if it does not exist; raises InputError if it is damaged."""
     path = workdir / FILE_NAME
     try:
         found = read_json_file(path) if path.exists() else {}
@@ -38,7 +38,7 @@ def read_environment(workdir: Path) -> dict[str, Any]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Devices (count and kind), processes, cores, processor, system and versions, as a JSON object."""
+    """Returns devices (count and kind), processes, cores, processor, system and versions, as a JSON object."""
     devices = jax.devices()
     versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
     return {
@@ -54,14 +54,14 @@ def describe_environment() -> dict[str, Any]:
 
 
 def processor(cpuinfo: Path = Path('/proc/cpuinfo')) -> str:
-    """The model name of the CPU where Linux tells it, else what Python knows of it."""
+    """Returns the CPU's model name from Linux's cpuinfo, otherwise from Python's `platform`."""
     lines = cpuinfo.read_text(encoding='utf-8').splitlines() if cpuinfo.is_file() else []
     names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
     return next(iter(names), '') or platform.processor() or platform.machine()
 
 
 def machine_of(workdirs: Iterable[Path]) -> str:
-    """What runs were trained on last, '<device>, jax <version>', of CPUs their processor; '' where none is noted."""
+    """Returns the hardware of runs as '<device>, jax <version>', for CPUs the processor's name; '' if not recorded."""
     found = [environment for workdir in workdirs if (environment := read_environment(workdir))]
     devices = ['devices' if one.get('backend') != 'cpu' else 'processor' for one in found]
     names = [f'{one.get(name, "CPU")}, jax {one.get("jax")}' for one, name in zip(found, devices, strict=True)]

@@ -1,7 +1,7 @@
-"""The evaluations of a run, as its checkpoints have them: for early stopping, and to find the best one.
+"""The evaluations of a run that its checkpoints store, for early stopping and for finding the best checkpoint.
 
-The record of a checkpoint has every evaluation until its save. If a stop signal cuts an evaluation, the run repeats it
-when it goes on. The metrics of this evaluation are in a file beside the step, with their own SHA-256.
+A checkpoint's record holds every evaluation up to its save. If a stop signal interrupts an evaluation, the resumed run
+repeats it. The metrics of the repeated evaluation are saved in a file next to the step, with their own SHA-256.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.metrics import checked_line, line_of, read_metrics, score_of
 
-EVALUATIONS = 'evaluations'  # of a record: lines as metrics.jsonl has them
+EVALUATIONS = 'evaluations'  # key in a record; its value has lines as in metrics.jsonl
 HELD_OUT = 'held_out'
-LATER = '.metrics.json'  # <step>.metrics.json has the metrics of the step
+LATER = '.metrics.json'  # <step>.metrics.json holds metrics of an evaluation after the step's save
 
 
 def write_later(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Writes the metrics of a saved step beside it; raises RunError or InputError where that fails."""
+    """Writes the metrics of a saved step to a file next to it; raises RunError or InputError if that fails."""
     line = json.dumps(line_of(step, HELD_OUT, metrics))
     write_atomically(folder / f'{step}{LATER}', f'{line}\n{_hash(line)}\n')
 
 
 def read_later(folder: Path, step: int) -> dict[str, Any]:
-    """The line that `write_later` wrote, {} where there is none or it was changed since."""
+    """Returns the line that `write_later` wrote; {} if there is none or it was changed since."""
     try:
         line, digest = (folder / f'{step}{LATER}').read_text(encoding='utf-8').splitlines()
         return checked_line(parse_json(line)) if digest == _hash(line) else {}
@@ -38,15 +38,15 @@ def read_later(folder: Path, step: int) -> dict[str, Any]:
 
 
 def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The evaluations of a run until a checkpoint, the oldest first, as lines of metrics.
+    """Returns the evaluations of a run up to a checkpoint, oldest first, as lines of metrics.
 
     Args:
         folder: of the checkpoints.
         step: of the checkpoint.
-        record: its record; if it is older and has no evaluations, metrics.jsonl is read.
+        record: its record. An older record has no evaluations; then metrics.jsonl is read.
 
     Raises:
-        InputError: the record has something else in their place.
+        InputError: the record's evaluations cannot be read.
     """
     if EVALUATIONS not in record:
         return [line for line in read_metrics(folder.parent) if line['split'] == HELD_OUT and line['step'] <= step]
@@ -59,7 +59,7 @@ def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> l
 
 
 def best_of(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, float]:
-    """The metrics, and the step, of the evaluation that `config` calls best, else the last; {} where there is none."""
+    """Returns step and metrics of the best evaluation according to `config`, else of the last one; {} without any."""
     sign = 1.0 if config.best_mode == 'max' else -1.0
     if not lines:
         return {}
@@ -68,7 +68,7 @@ def best_of(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, 
         value = score_of(line, config.best_metric)
         return -math.inf if value is None or math.isnan(value) else sign * value
 
-    # The newest of equal evaluations, since its checkpoint is kept.
+    # Of equal evaluations the newest counts, because its checkpoint is kept.
     best = max(reversed(lines), key=rank) if config.best_metric else lines[-1]
     return {name: value for name, value in best.items() if name != 'split'}
 

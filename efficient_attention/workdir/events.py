@@ -1,7 +1,7 @@
-"""TensorBoard's events of a run: its numbers once more, in the form that TensorBoard draws.
+"""TensorBoard events of a run: the metrics in the format that TensorBoard reads.
 
-Written here and not by tensorboardX's writer: that one hands events to a thread through a queue, the thread dies when
-the disk is full, and the run then waits for ever to put the next event into the queue.
+This replaces tensorboardX's writer, which passes events to a thread through a queue. If the disk is full, that thread
+dies, and the run then waits forever to put the next event into the queue.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ LOG = logging.getLogger(__name__)
 
 
 class EventsFile:
-    """A new file of events in a folder. Events that cannot be written are left out, which is said once.
+    """A new file of events in a folder; events that cannot be written are dropped, with one error line for all.
 
     Args:
-        folder: made where it is missing.
-        first_step: of the events; TensorBoard drops later ones of the folder's older files.
+        folder: created if missing.
+        first_step: step of the first event; TensorBoard drops events from this step on in older files of the folder.
 
     Raises:
-        RunError, InputError: the folder or file cannot be made.
+        RunError, InputError: the folder or file cannot be created.
     """
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
@@ -46,7 +46,7 @@ class EventsFile:
         self._write([Event(wall_time=time.time(), file_version='brain.Event:2'), start])
 
     def add(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Appends the numbers, by their names in TensorBoard ('train/loss')."""
+        """Appends numbers under their TensorBoard names ('train/loss')."""
         now = time.time()
         self._write([Event(wall_time=now, step=step, summary=scalar(name, number)) for name, number in numbers.items()])
 
@@ -62,7 +62,7 @@ class EventsFile:
             self._size = self._file.tell()
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._size)  # TensorBoard reads no further than to half an event
+                self._file.truncate(self._size)  # TensorBoard stops reading at an incomplete event
                 self._file.seek(self._size)
             if self._is_whole:
                 LOG.error('%s; metrics.jsonl has the numbers that are missing', cannot_be_written(self._path, error))
@@ -70,7 +70,7 @@ class EventsFile:
 
 
 def _record(content: bytes) -> bytes:
-    """A record of a TFRecord file: its length, the check sum of that, the content, and its check sum."""
+    """Returns a record of a TFRecord file: length, checksum of the length, content, checksum of the content."""
     length = struct.pack('<Q', len(content))
     sums = [struct.pack('<I', masked_crc32c(part)) for part in (length, content)]
     return length + sums[0] + content + sums[1]

@@ -1,4 +1,4 @@
-"""Fingerprints, nested dicts of what decides a run's numbers, and how one run's differs from another's."""
+"""Fingerprints: nested dicts of everything that decides a run's results, and their comparison between runs."""
 
 import fnmatch
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError
 
-TEACHER = 'teacher'  # the SHA-256 of a teacher's parameters, which the use of what was trained does not need
+TEACHER = 'teacher'  # the SHA-256 of a teacher's parameters; not compared when a trained student is used
 ADVICE = 'name a new --workdir, or give the old value'
 
 
@@ -24,8 +24,8 @@ def compare_fingerprints(
 
     Args:
         saved: nested dict from the checkpoint, such as {'config': {...}, 'data': '<sha-256>'}.
-        current: the same of the run that wants to resume.
-        where: what `saved` belongs to, for the message ('runs/x').
+        current: nested dict of the run that should resume.
+        where: the owner of `saved`, for the message ('runs/x').
         changeable: fields that may differ, as shell patterns on dotted names ('config.train.*').
         advice: what the user can do about a difference.
 
@@ -46,7 +46,7 @@ def compare_fingerprints(
 def different_fields(
     saved: Mapping[str, Any], current: Mapping[str, Any], changeable: tuple[str, ...] = ()
 ) -> list[str]:
-    """The dotted names of the fields that differ and may not; arguments as in `compare_fingerprints`."""
+    """Returns the dotted names of fields that differ but may not; arguments as in `compare_fingerprints`."""
     old, new = flatten(saved), flatten(current)
     names = [*new, *(name for name in old if name not in new)]
     return [
@@ -57,7 +57,7 @@ def different_fields(
     ]
 
 
-_ABSENT = object()  # differs from every value, None among them
+_ABSENT = object()  # differs from every value, even None
 
 
 def _shown(fields: Mapping[str, Any], name: str) -> str:

@@ -1,7 +1,7 @@
-"""What a --workdir is the folder of: one run, several seeds, a grid of runs or a cell of one; told from what is in it.
+"""Detects from its files what a --workdir is: one run, several seeds, a grid of runs or a cell of a grid.
 
-Each command goes on in folders of its own kind alone: in another's it would leave runs that no table names, or files
-by which that one's commands know a folder.
+Each command continues only in folders of its own kind. In another kind it would create runs that no results table
+lists, or files that mislead the detection.
 """
 
 import fnmatch
@@ -12,14 +12,14 @@ from efficient_attention.workdir.config_file import CONFIG, check_is_folder, che
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.saved_before import FILE_NAME as LAST_SAVED
 
-VALUES = 'values.json'  # of a grid's cell, before it is trained
+VALUES = 'values.json'  # in a grid's cell, written before training
 GRID_SUMMARY = 'grid.json'
 SEEDS_SUMMARY = 'seeds.json'
-YARDSTICKS = 'yardsticks.json'  # of a grid, perhaps before any cell is trained
+YARDSTICKS = 'yardsticks.json'  # in a grid's folder, may be written before any cell is trained
 RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
-DEPTH = 3  # of a run in a grid's folder: <row>/<column>/seed_<n>
-# What a folder is called -> the files of which it has one, the innermost folders first: a run that lies in the folder
-# of a grid by mistake does not make it another. Summaries come at the end of all runs, so they are not enough.
+DEPTH = 3  # folder levels from a grid down to its runs: <row>/<column>/seed_<n>
+# Kind of folder -> files of which it has at least one; inner kinds come first, so that a run placed by mistake in a
+# grid's folder does not change the grid's kind. Summaries are written after all runs, so they are not sufficient.
 SIGNS = {
     CELL: (VALUES,),
     "a grid's row": (f'*/{VALUES}',),
@@ -27,18 +27,18 @@ SIGNS = {
     SEEDS: (SEEDS_SUMMARY, f'seed_*/{CONFIG}'),
     RUN: (CONFIG,),
 }
-# Files that may be in a folder without a trained run: RUN_NAMES from a run that ended before its config.json, and
-# ANY_NAMES from before any run: logs that a shell writes, hidden files, the folder of a new disk.
+# Files that may be in a folder without a trained run. RUN_NAMES come from a run that ended before its config.json.
+# ANY_NAMES exist before any run: shell logs, hidden files, the folder of a new disk.
 RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
 
 def check_kind(workdir: Path, wanted: str) -> None:
-    """Raises InputError where a folder is one of another kind than `wanted`, which is RUN, SEEDS or GRID.
+    """Raises InputError if a folder is of another kind than `wanted`, which is RUN, SEEDS or GRID.
 
-    Also where it is a file, has files in it that no command of this project has put there, or a config.json of
-    something else than a run.
+    Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
+    config.json that belongs to no run is an error too.
     """
     check_is_folder(workdir)
     kind, sign = kind_of(workdir)
@@ -53,7 +53,7 @@ def check_kind(workdir: Path, wanted: str) -> None:
 
 
 def foreign_names(folder: Path, wanted: str) -> list[str]:
-    """The names in a folder that no run has put there; subfolders count only if `wanted` is RUN."""
+    """Returns the names in a folder that no run has written; subfolders count only if `wanted` is RUN."""
     if not folder.is_dir():
         return []
     paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]
@@ -62,8 +62,11 @@ def foreign_names(folder: Path, wanted: str) -> list[str]:
 
 
 def check_place(workdir: Path, wanted: str) -> None:
-    """As `check_kind`, for what a user names: also refuses a new folder inside one of several runs, which takes what
-    lies there for its own. Of the folders around it the files tell alone, as any may have a grid in it somewhere."""
+    """Raises InputError as `check_kind`, and for a new folder inside the folder of several runs.
+
+    Use it for a path that a user names: a folder of several runs treats everything inside as its own. The surrounding
+    folders are recognised only by their files, because any of them may contain a grid somewhere.
+    """
     check_kind(workdir, wanted)
     for folder in workdir.absolute().parents[:DEPTH] if kind_of(workdir)[0] != wanted else ():
         for name, kind in SEVERAL.items():
@@ -72,10 +75,10 @@ def check_place(workdir: Path, wanted: str) -> None:
 
 
 def kind_of(folder: Path) -> tuple[str, str]:
-    """What a folder is and the first file that says so; two empty texts where it is none of these.
+    """Returns a folder's kind and the first file that shows it; two empty strings if it has no known kind.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the folder cannot be read.
     """
     try:
         for kind, patterns in SIGNS.items():

@@ -1,4 +1,4 @@
-"""The lock that lets one training at a time write into a workdir."""
+"""A lock so that only one training run at a time writes into a workdir."""
 
 import contextlib
 import fcntl
@@ -12,24 +12,25 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import cannot_be_written
 
 FILE_NAME = 'lock'
-# That runs write into and remove things from.
+# Folders into which runs write, or from which they remove files.
 FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')
 
 
 class WorkdirLock:
-    """Holds a workdir for this process until it is closed or the process ends, however it ends.
+    """Locks a workdir for this process until `close`, or until the process ends in any way.
 
-    The lock belongs to the process, not to the open file (`fcntl.lockf`): processes that it forks do not inherit it, so
-    data workers that outlive a killed trainer do not keep the workdir locked. For the same reason the operating system
-    does not tell two holders in one process apart; this class does.
+    The lock belongs to the process, not to the open file (`fcntl.lockf`), so forked processes do not inherit it. Data
+    workers that outlive a killed trainer thus do not keep the workdir locked. The operating system cannot tell two
+    holders in one process apart, but this class can.
 
     Raises:
-        InputError: another run holds the workdir (names the process and the host), or a file of it, or a folder that
-            runs write into, is a link.
-        RunError, InputError: it cannot be written.
+        InputError: another run has locked the workdir (names the process and the host). Also if a file in it is a link,
+            or a folder that runs write into.
+        RunError, InputError: the lock cannot be written.
     """
 
-    _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
+    # Locks of this process: the operating system does not refuse a second lock by the same process.
+    _held: set[Path] = set()
 
     def __init__(self, workdir: Path) -> None:
         _refuse_links(workdir)
@@ -39,7 +40,7 @@ class WorkdirLock:
         except OSError as error:
             raise cannot_be_written(workdir, error) from None
         self._path = (workdir / FILE_NAME).resolve()
-        if self._path in self._held:  # before opening: closing a second file would release the lock of the first
+        if self._path in self._held:  # before opening: closing a second open file would release the first one's lock
             raise _in_use(workdir, 'this process')
         try:
             self._file = self._path.open('a+')
@@ -62,8 +63,8 @@ class WorkdirLock:
             raise cannot_be_written(self._path, error) from None
 
     def close(self) -> None:
-        """Releases the workdir; the file stays, as removing it could take away the lock of the next holder."""
-        with contextlib.suppress(OSError):  # of a line that could not be written
+        """Releases the workdir; keeps the file, since removing it could break the lock of the next holder."""
+        with contextlib.suppress(OSError):  # closing tries again to write text that could not be written
             self._file.close()
         self._held.discard(self._path)
 
@@ -78,12 +79,12 @@ class WorkdirLock:
 
 
 def _refuse_links(workdir: Path) -> None:
-    """Raises InputError where a run would overwrite or remove what a link leads to."""
+    """Raises InputError if a run would overwrite or remove the target of a link."""
     files = [path for path in sorted(workdir.iterdir()) if not path.is_dir()] if workdir.is_dir() else []
     for path in [*files, *(workdir / name for name in FOLDERS)]:
         if path.is_symlink():
             kind = 'folder' if path.is_dir() else 'file'
-            raise InputError(f'{path}: a link to a {kind}; a run writes files into its own folder alone')
+            raise InputError(f'{path}: a link to a {kind}; a run writes files into its own folder only')
 
 
 def _in_use(workdir: Path, holder: str) -> InputError:

@@ -1,11 +1,11 @@
-"""A run's numbers: `metrics.jsonl`, one JSON object a line, and TensorBoard events in `tensorboard/`.
+"""A run's metrics: `metrics.jsonl`, one JSON object per line, and TensorBoard events in `tensorboard/`.
 
-A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. A run that was killed and
-resumed has each (step, split) once, as if it had never been killed. Numbers that are not finite are written as the
-strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turns them back.
+A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. In a run that was killed
+and resumed, each (step, split) appears once, as in an unbroken run. Numbers that are not finite are written as the
+strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turns them back into numbers.
 
-The file lies beside the run: it may be cut, edited or lost, and nothing that a run does depends on it. What can be read
-is kept. Checkpoints have what a run that goes on needs (`evaluations.py`).
+The file may be cut, edited or lost without any effect on training. Readable lines are kept. Everything that a resumed
+run needs is in its checkpoints (`evaluations.py`).
 """
 
 import hashlib
@@ -27,29 +27,30 @@ from efficient_attention.workdir.events import EventsFile
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
-SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})  # what a clock says
+# Metrics measured with a clock.
+SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
-LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above those of any run; charts cannot be drawn to any number
-WEIGHTS_KEPT = 'weights_kept'  # of a run that prunes: the share of the prunable weights that are left
-STILL_PRUNING = 'still_pruning'  # 1 where that share is not the final one yet: such an evaluation is never the best
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above the values of any run; charts fail on larger numbers
+WEIGHTS_KEPT = 'weights_kept'  # of a run that prunes: the share of prunable weights that are left
+STILL_PRUNING = 'still_pruning'  # 1 while that share is not final; such an evaluation is never the best
 NOT_FINITE = ('nan', 'inf', '-inf')
 
 
 def score_of(metrics: Mapping[str, float], name: str) -> float | None:
-    """The metric by which a checkpoint may be the best; None where there is none, or more would still be pruned."""
+    """Returns the metric that ranks checkpoints; None if it is missing or pruning is not finished."""
     return None if metrics.get(STILL_PRUNING) else metrics.get(name)
 
 
 class MetricsLog:
-    """Appends metrics to the files of a workdir; does nothing in processes other than the first.
+    """Appends metrics to the files of a workdir; does nothing in processes other than process 0.
 
-    Lines that cannot be written are kept for the next try, which is said once; closing raises if some are left. On
-    opening, lines of steps beyond `start_step` are removed: a resumed run writes them again. So are lines that cannot
-    be read, or come twice; `dropped` names them. Open it after the workdir is locked (`Checkpoints`).
+    Lines that cannot be written are kept for the next attempt, with one error line for all; `close` raises if some are
+    left. On opening, lines after `start_step` are removed, since a resumed run writes them again. Unreadable or
+    repeated lines are removed too, and named in `dropped`. Open it after the workdir is locked (`Checkpoints`).
 
     Args:
         workdir: folder of the run.
-        start_step: updates that the restored state has made; 0 for a new run.
+        start_step: updates made before the restored state; 0 for a new run.
 
     Raises:
         RunError, InputError: the files cannot be written.
@@ -57,10 +58,10 @@ class MetricsLog:
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
         self.workdir, self.start_step = workdir, start_step
-        self._is_writer, self.lines = jax.process_index() == 0, 0  # lines of the file
-        self.kept: list[dict[str, Any]] = []  # lines that were there
+        self._is_writer, self.lines = jax.process_index() == 0, 0  # number of lines in the file
+        self.kept: list[dict[str, Any]] = []  # lines from before this start
         self.dropped: list[str] = []
-        self._hash = hashlib.sha256()  # of all lines
+        self._hash = hashlib.sha256()  # over all lines
         if not self._is_writer:
             return
         workdir.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ class MetricsLog:
         write_atomically(path, content)
         self._hash.update(content.encode())
         self.lines = len(kept)
-        # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
+        # Only lines of this step may repeat: a metric measured right after a restart may have been written before it.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._path, self._unwritten, self._is_failing = path, b'', False
         self._first_unwritten = math.inf  # the first step of a line in `_unwritten`
@@ -82,7 +83,7 @@ class MetricsLog:
         self._events = EventsFile(workdir / EVENTS_FOLDER, first_step=start_step + 1)
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Appends one line and flushes it; a (step, split) that was written before the restart is left as it is.
+        """Appends one line and flushes it; ignores a (step, split) that was already written before the restart.
 
         Args:
             step: updates made.
@@ -98,17 +99,17 @@ class MetricsLog:
         self._hash.update(line)
         self._unwritten += line
         self._write_out()
-        # tensorboardX would print a warning for each number that is not finite
+        # Only finite numbers: tensorboardX would print a warning for each other one.
         self._events.add(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
 
     def digest(self) -> str:
-        """The SHA-256 of all lines so far."""
+        """Returns the SHA-256 of all lines so far."""
         return self._hash.hexdigest()
 
     def check_written(self, step: int) -> None:
         """Raises RunError if lines of steps up to this one are not written; any thread may call it.
 
-        A run that goes on from this step would not write them again.
+        A run resumed from this step would not write these lines again.
         """
         if self._is_writer and self._first_unwritten <= step:
             raise RunError(f'{self._path}: lines up to this step are not written')
@@ -150,21 +151,21 @@ class MetricsLog:
 
 
 class Log(NamedTuple):
-    """What can be read of a run's `metrics.jsonl`."""
+    """The content of a run's `metrics.jsonl`, split into usable and unusable lines."""
 
     lines: list[dict[str, Any]]  # with step, split and numbers
-    dropped: list[str]  # the lines that are left out, each with its number and why
+    dropped: list[str]  # unusable lines, each with its number and the reason
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] where there is none."""
+    """Returns the lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] without the file."""
     return read_log(workdir).lines
 
 
 def read_log(workdir: Path) -> Log:
-    """The lines of a run's `metrics.jsonl` that can be read, each step of a split once, and what is left out.
+    """Returns the usable lines of a run's `metrics.jsonl`, each (step, split) once, and the unusable lines.
 
-    A last line without its end, left by a process that was killed while it wrote, is left out without a word.
+    An unfinished last line, left by a process killed while writing, is ignored silently.
 
     Raises:
         InputError: the file is a folder, or cannot be read.
@@ -198,25 +199,25 @@ def _parsed(text: bytes) -> Any:
 
 
 def dropped_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
-    """A message on the lines of `metrics.jsonl` that are left out; none if all can be read."""
+    """Returns a message on unusable lines of `metrics.jsonl`; none if all are usable."""
     more = f', and {len(dropped) - 1} more' if len(dropped) > 1 else ''
-    return [f'{workdir / FILE_NAME}: what cannot be used is left out: {dropped[0]}{more}'] if dropped else []
+    return [f'{workdir / FILE_NAME}: unusable lines are ignored: {dropped[0]}{more}'] if dropped else []
 
 
 def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expected: str) -> list[str]:
-    """A line if the SHA-256 of these lines of the metrics is not `expected`; else none."""
+    """Returns a note if the SHA-256 of these lines of metrics is not `expected`; else none."""
     if hashlib.sha256(''.join(map(_line, lines)).encode()).hexdigest() == expected:
         return []
     return [f'{workdir / FILE_NAME}: its first {len(lines)} lines are not what the run wrote; it goes on without them']
 
 
 def checked_line(found: Any) -> dict[str, Any]:
-    """Checks a parsed line of metrics and turns words such as 'nan' back into numbers; raises ValueError."""
+    """Checks a parsed line of metrics and turns strings such as 'nan' back into numbers; raises ValueError."""
     if not (isinstance(found, dict) and {'step', 'split'} <= found.keys()):
         raise ValueError('not a JSON object with step and split')
     step, split = found['step'], found['split']
     if not (is_whole_number(step) and 0 <= step <= LARGEST_STEP and isinstance(split, str)):
-        raise ValueError(f'step {step!r} of split {split!r} is none')
+        raise ValueError(f'step {step!r} of split {split!r} is not a valid step')
     named = {name: value for name, value in found.items() if name not in ('step', 'split')}
     numbers = {name: float(value) if value in NOT_FINITE else value for name, value in named.items()}
     for name, value in numbers.items():
@@ -228,7 +229,7 @@ def checked_line(found: Any) -> dict[str, Any]:
 
 
 def line_of(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of metrics for JSON: Python numbers, and words such as 'nan' for numbers that are not finite."""
+    """Returns a line of metrics for JSON: Python numbers, and strings such as 'nan' for numbers that are not finite."""
     numbers = {name: _number(value) for name, value in metrics.items()}
     return shown({'step': step, 'split': split, **numbers})
 
@@ -238,7 +239,7 @@ def _line(fields: Mapping[str, Any]) -> str:
 
 
 def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a line as JSON writes them: a word for each number that is not finite."""
+    """Returns the fields of a line as JSON stores them: a string for each number that is not finite."""
     return {name: str(value) if _is_not_finite(value) else value for name, value in fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""The parameters that a run's model computes with at a checkpoint: masked, where the run prunes them."""
+"""Loads a run's model parameters from a checkpoint; for a run that prunes, with its masks applied."""
 
 import functools
 from collections.abc import Callable
@@ -14,24 +14,24 @@ from efficient_attention.workdir.answer_files import check_answers
 from efficient_attention.workdir.checkpoint_average import Average, restore_average
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored, Wanted
 
-PARAMS, SCORES = 'params', 'scores'  # fields of a state
+PARAMS, SCORES = 'params', 'scores'  # fields of a saved state
 
 
 def restore_params(
     reader: CheckpointReader, config: RunConfig, abstract: Any, wanted: Wanted | Average, lay_out: Callable[[Any], Any]
 ) -> Restored:
-    """The parameters of a step or a mean of steps as the `state`, laid out on devices as `abstract` says.
+    """Returns a `Restored` whose `state` is the parameters of a step, or of a mean of steps, sharded as `abstract`.
 
     Args:
         reader: of the run's workdir.
         config: of the run.
         abstract: the parameters as `jax.ShapeDtypeStruct` with shardings.
-        wanted: as `CheckpointReader.restore` takes it, or a mean.
-        lay_out: gives shapes of scores, in a dict 'scores' as the state has them, their shardings.
+        wanted: as for `CheckpointReader.restore`, or a mean.
+        lay_out: adds shardings to the shapes of pruning scores, in a dict 'scores' as in the state.
 
     Raises:
-        InputError: as `CheckpointReader.restore`; or the config or a file beside the checkpoints was changed since; or
-            a mean is asked for of a run that prunes.
+        InputError: as `CheckpointReader.restore`. Also if the config or a file next to the checkpoints was changed
+            since, or if a mean is requested for a run that prunes.
     """
     restored = _masked_params(reader, config, abstract, wanted, lay_out)
     look = functools.partial(check_answers, reader.folder.parent, config, restored.step, restored.record)

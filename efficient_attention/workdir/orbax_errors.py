@@ -1,4 +1,4 @@
-"""What Orbax and TensorStore say of a read or write that has failed: in few words, once, and not after the fact."""
+"""Shortens the errors of Orbax and TensorStore after a failed read or write, and drops their delayed messages."""
 
 import contextlib
 import functools
@@ -14,14 +14,14 @@ from efficient_attention.errors import RunError
 
 @functools.cache
 def drop_late_answers() -> None:
-    """Keeps Python from printing what is left of a read or write by Orbax that has failed.
+    """Keeps Python from printing delayed errors after a failed read or write by Orbax.
 
-    After one array could not be read or written those under way end with nobody to answer to, with a page of text each.
+    After one array fails, the pending reads or writes of other arrays end with unhandled errors, a page of text each.
     """
     show = sys.unraisablehook
 
     def show_others(found: 'sys.UnraisableHookArgs') -> None:
-        code = getattr(found.object, 'cr_code', None)  # of a coroutine
+        code = getattr(found.object, 'cr_code', None)  # the code of a coroutine
         is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
         if not is_late:
             show(found)
@@ -35,7 +35,7 @@ def drop_late_answers() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Why a file operation failed, in a few words: ours, or the operating system's where they are to be found."""
+    """Returns why a file operation failed, in a few words: the project's or the operating system's reason, if known."""
     if isinstance(error, RunError):
         return str(error)
     code = error.errno if isinstance(error, OSError) else None

@@ -1,15 +1,15 @@
-"""`report.html`: one page with the curves, the final metrics, the config and the environment of a run.
+"""Writes `report.html`: one page with the curves, the final metrics, the config and the environment of a run.
 
     python -m efficient_attention.workdir.report runs/x
 
-The page needs nothing from outside itself. It is made from `metrics.jsonl`, `config.json` and `environment.json` of a
-workdir alone, at any time, also while the run goes on.
+The page is self-contained. It is made only from `metrics.jsonl`, `config.json` and `environment.json` of a workdir, at
+any time, even during the run.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # before the imports, which take long
 
 import json
 import logging
@@ -36,11 +36,12 @@ from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
 BASELINE = 'unigram'  # a metric with this word in its name is the baseline of the metric without it
-FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')  # words of the metrics to show first
+# Metrics whose names contain these words are shown first.
+FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')
 NOT_METRICS = ('step', 'split')
 LOG = logging.getLogger(__name__)
 
-Line = Mapping[str, Any]  # one of metrics.jsonl
+Line = Mapping[str, Any]  # one line of metrics.jsonl
 
 
 def write_report(workdir: Path) -> Path:
@@ -70,7 +71,7 @@ def write_report(workdir: Path) -> Path:
 
 
 def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
-    """{metric: {split: (steps, values)}} for the numbers of all lines, in the order that a page shows them."""
+    """Returns {metric: {split: (steps, values)}} of all lines, in the order in which a page shows the metrics."""
     found: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for line in lines:
         for name, value in line.items():
@@ -82,7 +83,7 @@ def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
 
 
 def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
-    """{metric: what the unigram model scores}: the last value of 'unigram_loss' is the baseline of 'loss'."""
+    """Returns {metric: the unigram model's score}: the last value of 'unigram_loss' is the baseline of 'loss'."""
     found = {}
     for line in lines:
         for name, value in line.items():
@@ -92,7 +93,7 @@ def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _rank(name: str) -> tuple[int, int]:
-    """Metrics whose names hold an early word of FIRST come first, and of these the shortest."""
+    """Returns a sort key: names that contain an earlier word of FIRST come first, then shorter names."""
     places = [place for place, word in enumerate(FIRST) if word in name]
     return min(places, default=len(FIRST)), len(name)
 
@@ -102,7 +103,7 @@ def _is_baseline(name: str) -> bool:
 
 
 def _tiles(lines: Sequence[Line], total_steps: Any) -> str:
-    """The few figures that a reader looks for first."""
+    """Returns the HTML of the few figures that a reader looks for first."""
     series, baselines = series_of(lines), baselines_of(lines)
     planned = f'of {total_steps:,} steps' if is_whole_number(total_steps) else 'steps'
     tiles = [(planned, f'{max(line["step"] for line in lines):,}')]
@@ -121,7 +122,7 @@ def _tiles(lines: Sequence[Line], total_steps: Any) -> str:
 
 
 def _final_metrics(lines: Sequence[Line]) -> str:
-    """The last value of each metric in each split, with the unigram baseline where there is one."""
+    """Returns the table of each metric's last value per split, with the unigram baseline if there is one."""
     series, baselines = series_of(lines), baselines_of(lines)
     splits = list(dict.fromkeys(line['split'] for line in lines))
     last = {split: max(line['step'] for line in lines if line['split'] == split) for split in splits}
@@ -137,7 +138,7 @@ def _final_metrics(lines: Sequence[Line]) -> str:
 
 
 def _without_held_out(config: Mapping[str, Any]) -> str:
-    """A sentence where the run had no text to be evaluated on; a config without these fields does not tell."""
+    """Returns a sentence if the run had no validation set; '' if the config lacks these fields."""
     fields = flatten(config)
     share = fields.get('data.held_out', 1.0)
     is_evaluated = has_held_out(share if isinstance(share, (int, float)) else 1.0, fields.get('eval.split', 'held_out'))
@@ -156,7 +157,7 @@ def _charts(lines: Sequence[Line]) -> str:
 
 
 def _config_tables(config: Mapping[str, Any]) -> str:
-    """One table for each group of the config; fields outside of groups come first."""
+    """Returns one table per group of the config; fields outside of groups come first."""
     groups = {'': {name: value for name, value in config.items() if not isinstance(value, dict)}}
     groups |= {name: flatten(value) for name, value in config.items() if isinstance(value, dict)}
     tables = [
@@ -204,7 +205,7 @@ def _number(value: float | None) -> str:
 
 
 def _change(value: float, baseline: float) -> str:
-    """'12.3% lower' or '12.3% higher' than the baseline."""
+    """Returns '12.3% lower' or '12.3% higher', relative to the baseline."""
     share = (value - baseline) / baseline if baseline else 0.0
     return f'{abs(share):.1%} {"higher" if share > 0 else "lower"}'
 

@@ -14,22 +14,22 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 Series = tuple[Sequence[float], Sequence[float]]  # steps and values
 
 TRAIN = 'train'
-EXACT = ('learning_rate',)  # metrics without noise, never smoothed
+EXACT = ('learning_rate',)  # metrics without noise are never smoothed
 COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed', '#db2777', '#ca8a04', '#0891b2', '#57534e')
-MOST_LETTERS = 44  # of the labels in one line above the curves
+MOST_LETTERS = 44  # most characters of all labels in one line above the curves
 BASELINE_COLOUR = '#64748b'
-MOST_POINTS = 600  # of one line; more are averaged in groups, so that the page stays small
-SMOOTHED_FROM = 60  # points: shorter lines are drawn as they are
+MOST_POINTS = 600  # per curve; more are averaged in groups, which keeps the page small
+SMOOTHED_FROM = 60  # points; shorter curves are not smoothed
 TEXT_COLOUR, TEXT_SIZE = '#334155', 9
 
 
 def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = None) -> str:
-    """An SVG element with one line for each split.
+    """Returns an SVG element with one line per split.
 
     Args:
-        name: of the metric, for readers that do not see the picture.
+        name: of the metric, as a text alternative for readers who do not see the picture.
         lines: {split: (steps, values)}; values that are not finite leave gaps.
-        baseline: value of a dashed line across, such as the unigram model's.
+        baseline: height of a dashed horizontal line, such as the unigram model's value.
     """
     figure = Figure(figsize=(5.4, 2.9), layout='constrained')
     axes = figure.add_subplot()
@@ -45,7 +45,7 @@ def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = 
 
 
 def _colour(split: str, lines: Mapping[str, Series]) -> str:
-    """The first colour for training, the others in turn for other splits, also in a chart without training."""
+    """Returns the first colour for training, the other colours in turn for other splits, even without training."""
     others = [other for other in lines if other != TRAIN]
     return COLOURS[0] if split == TRAIN else COLOURS[1 + others.index(split) % (len(COLOURS) - 1)]
 
@@ -63,13 +63,13 @@ def _draw_line(
 
 
 def _grouped(values: np.ndarray) -> np.ndarray:
-    """Means of equal groups of neighbours, at most MOST_POINTS of them."""
+    """Returns means of equal groups of neighbours, at most MOST_POINTS groups."""
     groups = np.array_split(values, min(len(values), MOST_POINTS)) if len(values) else []
     return np.array([group.mean() for group in groups])
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Means over a centred window of about 3 % of the points, over the finite ones among them."""
+    """Returns means of the finite points in a centred window of about 3 % of the points."""
     width = max(len(values) // 60, 1)
     is_finite = np.isfinite(values)
     sums = np.convolve(np.where(is_finite, values, 0), np.ones(2 * width + 1), 'same')
@@ -97,7 +97,7 @@ def _decorate(axes: Axes) -> None:
 
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
-    """Above the curves: to look for the best place inside takes seconds where there are many points."""
+    """Places the legend above the curves: matplotlib's search for free space inside takes seconds with many points."""
     handles, labels = axes.get_legend_handles_labels()
     columns = max(1, min(len(labels), MOST_LETTERS // (4 + max(map(len, labels)))))
     look = {'frameon': False, 'fontsize': TEXT_SIZE, 'labelcolor': TEXT_COLOUR}
@@ -105,7 +105,7 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """The figure as an <svg> that takes the width of its place and the fonts of its page."""
+    """Returns the figure as an <svg> that fills its container and uses the fonts of its page."""
     text = io.StringIO()
     with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}):
         figure.savefig(text, format='svg', transparent=True, metadata={'Date': None, 'Creator': None})

@@ -1,6 +1,7 @@
-"""Whether a run had checkpoints before: a note beside their folder, so that a lost folder does not look like a new run.
+"""Records whether a run ever had checkpoints, so that a lost checkpoint folder does not look like a new run.
 
-A volume that is not mounted leaves an empty folder, or none. Runs from before this note are known by their metrics.
+A volume that is not mounted leaves an empty folder, or none. The record is a file next to the folder of checkpoints.
+Runs older than this file are recognised by their metrics.
 """
 
 import json
@@ -17,12 +18,12 @@ STEP = 'step'
 
 
 def note_saved(workdir: Path, step: int) -> None:
-    """Notes that a step is saved; raises RunError or InputError where it cannot be written."""
+    """Records that a step is saved; raises RunError or InputError if that cannot be written."""
     write_atomically(workdir / FILE_NAME, json.dumps({STEP: step}) + '\n')
 
 
 def noted_step(workdir: Path) -> int | None:
-    """The step that was noted last; None where none was, or the note cannot be read."""
+    """Returns the last recorded step; None if there is none, or the file cannot be read."""
     try:
         step = read_json_file(workdir / FILE_NAME)[STEP]
     except (OSError, ValueError, TypeError, KeyError):
@@ -31,7 +32,7 @@ def noted_step(workdir: Path) -> int | None:
 
 
 def lost_line(workdir: Path, folder: Path) -> str:
-    """Says why a folder without checkpoints must have had some; '' where the run may never have saved one.
+    """Returns why a folder without checkpoints must have had some; '' if the run may never have saved one.
 
     Args:
         workdir: of the run.
@@ -41,16 +42,16 @@ def lost_line(workdir: Path, folder: Path) -> str:
     if saved is None and not (last and (not folder.is_dir() or is_past_first_save(workdir))):
         return ''
     why = f'metrics.jsonl goes to step {last}' if saved is None else f'step {saved} was saved'
-    return f'there is no checkpoint in {folder}, though {why}; bring it back (is its volume mounted?)'
+    return f'there is no checkpoint in {folder}, though {why}; restore it (is its volume mounted?)'
 
 
 def gone_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """A line if a later step than the newest one was saved, and is neither kept nor set aside as damaged.
+    """Returns a note if a step later than the newest one was saved, but is neither kept nor set aside as damaged.
 
     Args:
         workdir: of the run.
         folder: of its checkpoints.
-        newest: the step from which the run goes on.
+        newest: the step from which the run resumes.
     """
     saved = noted_step(workdir)
     if saved is None or saved <= newest or any((folder / place / str(saved)).exists() for place in ('', 'damaged')):
@@ -62,16 +63,16 @@ def gone_note(workdir: Path, folder: Path, newest: int) -> list[str]:
 
 
 def last_line(workdir: Path) -> int:
-    """The last step in metrics.jsonl; 0 = none."""
+    """Returns the last step in metrics.jsonl; 0 = none."""
     return max((line['step'] for line in read_metrics(workdir)), default=0)
 
 
 def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
-    """Whether a run has certainly completed a save. A new save begins only after the one before it is complete.
+    """Whether a run has certainly completed a save; a new save starts only after the previous one is complete.
 
     Args:
         workdir: of the run.
-        step: of a save that is written and not sealed; None = there is none.
+        step: of a save that is written but has no checksums; None = there is none.
     """
     if noted_step(workdir) is not None:
         return True
@@ -80,5 +81,5 @@ def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
     except InputError:
         return False
     step = every if step is None else step
-    next_due = (step // every + 1) * every  # the line of this step is written before its save begins
+    next_due = (step // every + 1) * every  # the metrics of this step are written before its save begins
     return step > every or last_line(workdir) > next_due

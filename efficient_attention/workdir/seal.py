@@ -1,8 +1,9 @@
-"""Seals: the SHA-256 of every file of a folder, written when all are on disk, and compared before they are used.
+"""Checksum files of a folder: `seal-*.sha256` hold the SHA-256 of every file, to find damage before the files are used.
 
-A seal is a text that `sha256sum --check` reads too. A folder that several processes wrote has a seal of each, for the
-files that this process wrote. Its last line is the SHA-256 of the lines before it, so that a damaged seal is found as
-well. A seal finds damage, not forgery: whoever can write the files can write their seal.
+They are written once all files are on disk, in the format of `sha256sum --check`. If several processes wrote the
+folder, each has a checksum file for the files that it wrote. The last line is the SHA-256 of the lines before it, so
+that a damaged checksum file is found too. Checksums find damage, not forgery: whoever can write the files can also
+write the checksums.
 """
 
 import fnmatch
@@ -18,20 +19,21 @@ from efficient_attention.processes.phases import SEALED, SEALING, note_phase
 from efficient_attention.whole_files import flush
 
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
-PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')  # in the paths of what Orbax lets each process write
+# The process number in the paths of files that Orbax lets each process write.
+PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')
 LINE = re.compile(r'([0-9a-f]{64})  (.+)')
-HASHES_AT_ONCE = 8  # files that are compared side by side
+HASHES_AT_ONCE = 8  # files hashed concurrently
 
 
 class Sealed(NamedTuple):
-    """The content of a folder's seals."""
+    """The content of a folder's checksum files."""
 
     label: str
-    hashes: dict[str, str]  # by path within the folder, with slashes
+    hashes: dict[str, str]  # path within the folder, with slashes -> SHA-256
 
 
 class Share(NamedTuple):
-    """Which files of a folder a process compares: those of its number among so many."""
+    """The share of a folder's files that a process compares: share `number` out of `processes`."""
 
     number: int = 0
     processes: int = 1
@@ -41,19 +43,20 @@ WHOLE = Share()
 
 
 def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1) -> None:
-    """Flushes a folder's files and names to disk and writes the seal of those that this process wrote.
+    """Flushes a folder to disk and writes the checksum file of the files that this process wrote.
 
     Args:
-        folder: nothing in it changes any more.
-        label: what the folder is, in one line, such as a checkpoint's step; another one's folder in its place is found.
+        folder: its content must not change any more.
+        label: one line that identifies the folder, such as a checkpoint's step; it reveals a folder in the wrong place.
         process: number of this process.
-        processes: how many of them write a seal into the folder.
+        processes: how many of them write a checksum file into the folder.
 
     Raises:
-        OSError: a file cannot be read, or the seal not be written; the folder then counts as not sealed.
+        OSError: a file cannot be read, or the checksum file cannot be written; the folder then has incomplete
+            checksums.
     """
     note_phase(SEALING)
-    # Without seals, which other processes are writing at the same moment.
+    # Excludes checksum files, which other processes are writing at the same moment.
     names = [name for name in _files(folder, but='seal-*') if _writer(name, processes) == process]
     lines = [f'# {label}']
     for name in names:
@@ -66,7 +69,7 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
         file.write(body + _closing_line(body) + b'\n')
         file.flush()
         os.fsync(file.fileno())
-    # Names last: after a power cut a seal that is there stands for files and folders that are there.
+    # Renamed last: if a checksum file exists after a power cut, its files and folders exist too.
     for inner in [*_folders(folder), folder, folder.parent]:
         flush(inner)
     temporary.replace(path)
@@ -75,7 +78,7 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether every process that wrote the folder has sealed its files; what they hold is not looked at."""
+    """Whether every process that wrote the folder has written its checksum file; does not check their content."""
     try:
         return not seal_fault(folder)
     except OSError:
@@ -83,11 +86,11 @@ def is_sealed(folder: Path) -> bool:
 
 
 def seal_fault(folder: Path) -> str:
-    """Which seal is missing, or is one too many, in a few words; '' where neither is. Raises OSError."""
+    """Returns which checksum file is missing or superfluous, in a few words; '' if none. Raises OSError."""
     found = [match for path in sorted(folder.iterdir()) if (match := SEAL.fullmatch(path.name))]
     if not found:
         return 'seal-0-of-*.sha256 is missing'
-    count = int(found[0][2])  # which may be any number; no more is made of it than a name
+    count = int(found[0][2])  # untrusted: may be any number, so it is used only in names
     numbers = {int(match[1]) for match in found if int(match[2]) == count}
     for match in found:
         if int(match[2]) != count or int(match[1]) >= count:
@@ -97,24 +100,24 @@ def seal_fault(folder: Path) -> str:
 
 
 def has_seal(folder: Path) -> bool:
-    """Whether there is a seal in the folder, of one process at least."""
+    """Whether the folder has a checksum file of at least one process."""
     return folder.is_dir() and any(SEAL.fullmatch(path.name) for path in folder.iterdir())
 
 
 def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | None = None, share: Share = WHOLE) -> str:
-    """What differs from a folder's seals, in a few words that name the first file; '' where nothing does.
+    """Returns how a folder differs from its checksums, in a few words that name the first file; '' if it does not.
 
     Args:
-        folder: that was sealed.
-        label: what it should be.
-        may_be_added: whether a file of this name counts for nothing where the seal does not have it; None = none does.
-            With it only the folder itself is looked through, and links are followed, as caches of downloads have them.
-        share: whose hashes are compared; names are compared in any case.
+        folder: with checksum files.
+        label: the expected label.
+        may_be_added: whether to ignore a file of this name that has no checksum; None = ignore none. If given, only the
+            top level of the folder is checked, and links are followed, since download caches use links.
+        share: the files whose content is compared; names are always compared.
     """
     try:
         sealed = _read_seals(folder, may_be_links=may_be_added is not None)
         if sealed.label != label:
-            return f'its seal is that of {sealed.label}'
+            return f'its seal belongs to {sealed.label}'
         found = _files(folder) if may_be_added is None else _files_but(folder, may_be_added, sealed.hashes.keys())
         names = {name for name in found if not SEAL.fullmatch(name)}
         for name in sorted(names ^ sealed.hashes.keys()):
@@ -129,7 +132,7 @@ def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | No
 
 
 class _Unreadable(Exception):
-    """What is wrong with a seal, or with a path that no seal can stand for."""
+    """The fault of a checksum file, or of a path that cannot have a checksum."""
 
 
 def _read_seals(folder: Path, *, may_be_links: bool) -> Sealed:
@@ -155,7 +158,7 @@ def _read_seals(folder: Path, *, may_be_links: bool) -> Sealed:
 
 
 def _first_changed(folder: Path, hashes: dict[str, str], share: Share) -> str:
-    """The first file of a share whose content is not that of its seal; '' where there is none."""
+    """Returns the first file of a share whose content differs from its checksum; '' if there is none."""
     by_size = sorted(hashes, key=lambda name: (-(folder / name).stat().st_size, name))
     chosen = set(by_size[share.number :: share.processes])
     names = [name for name in hashes if name in chosen]
@@ -169,7 +172,7 @@ def _closing_line(body: bytes) -> bytes:
 
 
 def _files(folder: Path, *, but: str = '') -> list[str]:
-    """The paths of all files within the folder, in order, but those that a pattern names."""
+    """Returns the sorted paths of all files within the folder, except names that match the pattern `but`."""
     found = []
     for path in sorted(folder.rglob('*')):
         name = path.relative_to(folder).as_posix()
@@ -192,7 +195,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _writer(name: str, processes: int) -> int:
-    """The process that wrote a file: process 0, unless the path names another of them."""
+    """Returns the process that wrote a file: process 0, unless the path names another process of the run."""
     found = PROCESS.search(name)
     return int(found[1]) if found and int(found[1]) < processes else 0
 

@@ -1,4 +1,4 @@
-"""A check of a run's checkpoints against their seals, and of the files beside them, without loading a model."""
+"""Checks a run's checkpoints against their checksums, and the files next to them, without loading a model."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from efficient_attention.workdir.seal import is_sealed
 
 
 def verify_checkpoints(workdir: Path) -> None:
-    """Prints a line for each checkpoint of a run, in rising order of steps: whole, damaged, or without a seal.
+    """Prints a line for each checkpoint of a run, in ascending order: whole, damaged, or without checksums.
 
-    Beside a trainer, a step that it removes meanwhile has no line, and one that it is saving is no damage.
+    While a trainer runs, a step that it removes has no line, and a step that it is saving does not count as damaged.
 
     Raises:
         InputError: there is no checkpoint.
@@ -24,7 +24,8 @@ def verify_checkpoints(workdir: Path) -> None:
     steps = reader.existing_steps()
     damaged = []
     for step in steps:
-        is_being_saved = reader.is_being_saved(step)  # first: it may be sealed at any moment
+        # Asked before `damage`, because the trainer may write the checksums at any moment.
+        is_being_saved = reader.is_being_saved(step)
         fault = '' if is_being_saved else reader.damage(step) or _changed_beside(reader, step)
         if step not in reader.written_steps():
             continue
@@ -36,11 +37,11 @@ def verify_checkpoints(workdir: Path) -> None:
 
 
 def _changed_beside(reader: CheckpointReader, step: int) -> str:
-    """How a file beside a step differs from when the step was saved, in a few words; '' if none differs."""
+    """Returns how a file next to a step differs from its content at the save; '' if none differs."""
     workdir, later = reader.folder.parent, reader.folder / f'{step}{LATER}'
     try:
         record = reader.record(step)
-    except InputError:  # the step was removed meanwhile, or its record is unreadable: then its seal shows it
+    except InputError:  # the step was removed meanwhile, or its record is unreadable, which its checksums reveal
         return ''
     if later.exists() and not read_later(reader.folder, step):
         return f'{later.name} is not what was written'
@@ -58,4 +59,4 @@ def _in_words(reader: CheckpointReader, step: int, fault: str) -> str:
     if fault:
         return f'damaged: {fault}'
     sealed = is_sealed(reader.folder / str(step))
-    return 'every file is as it was written' if sealed else 'older than seals are, so that nothing can be compared'
+    return 'every file is as it was written' if sealed else 'written before checksums existed, nothing to compare'

@@ -234,7 +234,7 @@ def test_words_stand_before_and_behind_flags(known, words: str, arguments: list[
     [
         ('TEXT...', [], 'TEXT is missing'),
         ('METRIC WORKDIR...', ['loss', '--step=3'], 'WORKDIR is missing'),
-        ('TEXT', ['one', '--step=3', 'two'], "'two' is one word too many; there is TEXT alone"),
+        ('TEXT', ['one', '--step=3', 'two'], "'two' is one word too many; expected: TEXT"),
     ],
 )
 def test_missing_and_surplus_words_are_named(known, words: str, arguments: list[str], message: str):

@@ -53,7 +53,7 @@ def test_it_goes_out_and_comes_back_to_the_bit(workdir: Path, tmp_path: Path):
 def test_a_tokenizer_that_was_changed_is_neither_exported_nor_asked(workdir: Path, tmp_path: Path):
     shutil.copytree(workdir, tmp_path / 'run')
     swap_ids(tmp_path / 'run' / 'tokenizer.json')
-    line = f'^{tmp_path}/run is damaged: tokenizer.json is not what was written; bring the file of step 0 back, or'
+    line = f'^{tmp_path}/run is damaged: tokenizer.json is not what was written; restore the file of step 0, or'
     with pytest.raises(InputError, match=line):
         save_pretrained(tmp_path / 'out', open_pretrained(tmp_path / 'run'))
     assert not (tmp_path / 'out').exists()

@@ -45,7 +45,7 @@ def test_four_settings_are_made(library):
 
 def test_the_switch_leaves_it_alone(library, monkeypatch):
     monkeypatch.setenv(SWITCH, 'default')
-    assert keep_freed_memory() == f'allocator: left alone ({SWITCH}=default)'
+    assert keep_freed_memory() == f'allocator: not tuned ({SWITCH}=default)'
     assert not library.calls
 
 
@@ -53,7 +53,7 @@ def test_the_switch_leaves_it_alone(library, monkeypatch):
 def test_other_systems_are_left_alone(library, monkeypatch, system, libc):
     monkeypatch.setattr(platform, 'system', lambda: system)
     monkeypatch.setattr(platform, 'libc_ver', lambda: (libc, ''))
-    assert keep_freed_memory() == 'allocator: left alone (not glibc)'
+    assert keep_freed_memory() == 'allocator: not tuned (not glibc)'
     assert not library.calls
 
 

@@ -49,8 +49,8 @@ def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixtu
     np.testing.assert_array_equal(params['head']['out']['bias'], 0.0)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype('float32')}
     drawn, left = (record.getMessage() for record in caplog.records)
-    assert drawn == 'somewhere has no such parameters, so they are drawn: head/out/bias'
-    assert left == 'somewhere: left out, the model has no place for them: masked_lm/bias'
+    assert drawn == 'somewhere lacks these parameters or shapes, so they are freshly initialised: head/out/bias'
+    assert left == 'somewhere: not used, the model has no parameters of these names: masked_lm/bias'
 
 
 def state_of(config: RunConfig) -> TrainState:

@@ -173,7 +173,7 @@ def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_
     short, long = (tiny_config(folder, **fields, **{'train.steps': steps}) for steps in (3, 5))
     assert train(long, folder / 'long') == train(short, folder / 'grown') == {}
     begun = capfd.readouterr().err
-    assert 'parameters drawn from seed 0' in begun and 'no text is held out' in begun
+    assert 'freshly initialised parameters (seed 0)' in begun and 'no text is held out' in begun
     assert train(long, folder / 'grown') == {}
     assert 'train.steps grows from 3 to 5' in capfd.readouterr().err
     run = build_run(long)
@@ -190,7 +190,11 @@ def test_a_new_run_says_which_checkpoint_it_starts_from(folder, unbroken):
     fields = {'train.start_from': str(unbroken)}
     assert InitialParams(tiny_config(folder, **fields)).origin() == f'parameters from {unbroken} step 20'
     fields['train.start_random'] = True
-    assert InitialParams(tiny_config(folder, **fields)).origin().startswith('parameters drawn from seed 0, sizes')
+    assert (
+        InitialParams(tiny_config(folder, **fields))
+        .origin()
+        .startswith('freshly initialised parameters (seed 0), sizes')
+    )
 
 
 # Kills itself after the log of step 16, as soon as the checkpoint of step 10 is complete.
@@ -257,7 +261,7 @@ def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbrok
     train(tiny_config(folder, **MESH), unbroken)
     said = capfd.readouterr().err
     assert f'{unbroken}/metrics.jsonl has 2 lines of the steps so far, and had 8: the rest' in said
-    assert f'{unbroken}/metrics.jsonl: what cannot be used is left out: line 3: not JSON' in said
+    assert f'{unbroken}/metrics.jsonl: unusable lines are ignored: line 3: not JSON' in said
     assert f'{unbroken}: tokenizer.json is not what was written; it is written anew' in said
     assert (unbroken / 'tokenizer.json').read_bytes() == tokenizer
     (unbroken / 'metrics.jsonl').write_text(before, encoding='utf-8')

@@ -24,7 +24,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
     shutil.rmtree(workdir / 'checkpoints')
     with pytest.raises(InputError, match='though step 0 was saved; .*, name a new --workdir, or remove .* to begin'):
         train(read_config(workdir), workdir)
-    with pytest.raises(InputError, match='though step 0 was saved; bring it back'):
+    with pytest.raises(InputError, match='though step 0 was saved; restore it'):
         evaluate_workdir(workdir)
     assert (workdir / 'metrics.jsonl').read_text() and not (workdir / 'checkpoints').exists()
 
@@ -55,4 +55,4 @@ def test_a_log_that_was_cut_or_changed_is_named(tmp_path: Path):
             assert guarded_run.metrics_notes(newest, log) == ([line] if line else [])
     path.write_text(whole + 'x\n')
     with MetricsLog(tmp_path, start_step=3) as log:
-        assert guarded_run.metrics_notes(newest, log) == [f'{path}: what cannot be used is left out: line 4: not JSON']
+        assert guarded_run.metrics_notes(newest, log) == [f'{path}: unusable lines are ignored: line 4: not JSON']

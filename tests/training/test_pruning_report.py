@@ -108,7 +108,9 @@ def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_st
             np.testing.assert_array_equal(ticket[path] == 0.0, array == 0.0)
             assert not np.isclose(ticket[path], array)[array != 0.0].all()
     dense = write_teacher(tmp_path / 'dense', layers=2)
-    with pytest.raises(InputError, match='prune.mask_from .*dense/model has no zeros in what prune.attention'):
+    with pytest.raises(
+        InputError, match='prune.mask_from .*dense/model has no zeros in the kernels of prune.attention'
+    ):
         train(tiny_config(tmp_path, **fields | {'prune.mask_from': str(dense)}), tmp_path / 'no')
     with pytest.raises(InputError, match='prune.mask_from: .*nowhere is no folder'):
         train(tiny_config(tmp_path, **fields | {'prune.mask_from': str(tmp_path / 'nowhere')}), tmp_path / 'no')

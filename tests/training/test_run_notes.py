@@ -85,11 +85,12 @@ def test_a_run_as_it_should_be_has_the_lines_of_its_task_alone(rows: int | None,
         ),
         (
             {'train.steps': 15, 'prune.method': 'magnitude', 'prune.begin': 0.2},
-            'what is pruned goes within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); longer runs lose less',
+            'all pruning happens within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); longer runs lose less accuracy',
         ),
         (
             {'train.steps': 15, 'prune.method': 'l0', 'prune.penalty': 1.0, 'prune.begin': 0.2},
-            'the penalty becomes whole within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); longer runs remove more',
+            'the penalty reaches its full weight within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); '
+            'longer runs remove more',
         ),
         (
             {

@@ -33,7 +33,7 @@ def test_a_file_that_differs_is_named(workdir: Path, name: str):
     record = record_of(workdir)
     check_answers(workdir, CONFIG, 7, record)
     (workdir / name).write_text(f'{{"{name}": 2}}')
-    line = f'^{workdir} is damaged: {name} is not what was written; bring the file of step 7 back, or repeat the train'
+    line = f'^{workdir} is damaged: {name} is not what was written; restore the file of step 7, or repeat the train'
     with pytest.raises(InputError, match=line):
         check_answers(workdir, CONFIG, 7, record)
     (workdir / name).unlink()

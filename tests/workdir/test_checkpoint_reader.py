@@ -253,7 +253,7 @@ def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
     workdir, _ = small
     for path in workdir.rglob('seal-*.sha256'):
         path.unlink()
-    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; kept steps: 2, 5; bring'):
+    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; kept steps: 2, 5; restore'):
         CheckpointReader(workdir).newest()
 
 
@@ -269,7 +269,7 @@ def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small,
     if begins_anew:
         assert CheckpointReader(workdir).newest() is None
     else:
-        with pytest.raises(InputError, match=r'is sealed, which .*; kept steps: 5; bring their'):
+        with pytest.raises(InputError, match=r'is sealed, which .*; kept steps: 5; restore their'):
             CheckpointReader(workdir).newest()
 
 

@@ -50,6 +50,6 @@ def test_a_linked_folder_is_refused(tmp_path, name):
     link = tmp_path / 'run' / name
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / 'elsewhere')
-    with pytest.raises(InputError, match=f'^{link}: a link to a folder; a run writes files into its own folder alone$'):
+    with pytest.raises(InputError, match=f'^{link}: a link to a folder; a run writes files into its own folder only$'):
         WorkdirLock(tmp_path / 'run')
     assert not (tmp_path / 'run' / 'lock').exists()

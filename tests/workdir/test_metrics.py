@@ -79,7 +79,7 @@ BAD = {
     'hello': 'not JSON',
     '{"step": 2, "split": "train", "lo': 'not JSON',
     '[1, 2]': 'not a JSON object with step and split',
-    '{"step": -1, "split": "train"}': "step -1 of split 'train' is none",
+    '{"step": -1, "split": "train"}': "step -1 of split 'train' is not a valid step",
     WHOLE: "step 1 of split 'train' comes twice",
     WHOLE.replace('0.5', '0.7'): "step 1 of split 'train' comes twice",
     **{
@@ -96,7 +96,7 @@ def test_a_line_that_cannot_be_used_is_left_out_and_named(tmp_path, bad: str):
     assert [(line['step'], line['loss']) for line in read_metrics(tmp_path)] == [(1, 0.5), (3, 0.25)]
     with MetricsLog(tmp_path, start_step=3) as log:
         assert log.dropped == [f'line 2: {BAD[bad]}']
-        line = f'{path}: what cannot be used is left out: line 2: {BAD[bad]}'
+        line = f'{path}: unusable lines are ignored: line 2: {BAD[bad]}'
         assert dropped_note(tmp_path, log.dropped) == [line]
         assert dropped_note(tmp_path, log.dropped * 3) == [f'{line}, and 2 more']
         log.write(4, 'train', {'loss': 0.125})

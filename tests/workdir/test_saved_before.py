@@ -17,7 +17,7 @@ from efficient_attention.workdir.metrics import MetricsLog
 from efficient_attention.workdir.saved_before import FILE_NAME, gone_note, noted_step
 from tests.workdir.test_checkpoint_writer import make_state
 
-SAVED = 'there is no checkpoint in {}/checkpoints, though step 7 was saved; bring it back (is its volume mounted?)'
+SAVED = 'there is no checkpoint in {}/checkpoints, though step 7 was saved; restore it (is its volume mounted?)'
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_without_the_note_the_metrics_tell(saved: Path, note: str | None, last: 
         (saved / FILE_NAME).write_text(note)
     write_lines(saved, last)
     if is_lost:
-        assert f'though metrics.jsonl goes to step {last}; bring it back' in refusal(saved)
+        assert f'though metrics.jsonl goes to step {last}; restore it' in refusal(saved)
     else:  # killed before its first checkpoint was complete
         CheckpointReader(saved).check_not_lost()
 

@@ -173,7 +173,7 @@ def test_the_file_is_named(tmp_path: Path):
 
 
 def test_another_folder_in_its_place_is_found(tmp_path: Path):
-    assert damage(make(tmp_path / 'x'), 'step 40') == 'its seal is that of step 30'
+    assert damage(make(tmp_path / 'x'), 'step 40') == 'its seal belongs to step 30'
 
 
 def test_each_process_seals_what_it_wrote(tmp_path: Path):

@@ -31,7 +31,7 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
     with pytest.raises(RunError, match=': 1 of 3 checkpoints damaged: step 3$'):
         verify_checkpoints(tmp_path)
     assert capsys.readouterr().out.splitlines() == [
-        'checkpoint step 1: older than seals are, so that nothing can be compared',
+        'checkpoint step 1: written before checksums existed, nothing to compare',
         'checkpoint step 2: every file is as it was written',
         'checkpoint step 3: damaged: it is not sealed: seal-0-of-*.sha256 is missing',
     ]

@@ -14,7 +14,7 @@ from scripts.stress.stop_judge import Ending, faults, newest_saved
 LAST = 60
 STOPPED = 'stopped after step 7, which is saved; the same command goes on from there'
 NOTHING = line_of(signal.SIGTERM)
-BEGUN = '900 parameters on 1 cpu device(s) (data 1); new run in runs/x, parameters drawn from seed 0'
+BEGUN = '900 parameters on 1 cpu device(s) (data 1); new run in runs/x, freshly initialised parameters (seed 0)'
 RESUMED = f'900 parameters on 1 cpu device(s) (data 1); resumed at step {LAST} in runs/x'
 NOTED = [(1, 'imports', 0), (2, 'preparation', 0), (3, 'restoring', 0), (4, 'compilation', 1), (8, 'input', 7)]
 EVENTS = [Event(float(moment), phase, step) for moment, phase, step in [*NOTED, (9, 'step', 7), (12, 'input', 8)]]
