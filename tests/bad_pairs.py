@@ -113,7 +113,7 @@ BAD_PAIRS = {
     ),
     'translation scored with beams': BadInput(
         'scripts/translate.py --output={here}/a.txt --references={here}/a.txt --beams=2',
-        '--beams is of a search, and without --input the --output that is there is scored',
+        '--beams changes a search, but without --input only the existing --output is scored',
         {'a.txt': 'a\n'},
     ),
     'translation scored as lines': BadInput(
@@ -141,7 +141,7 @@ BAD_PAIRS = {
         'scripts/translate.py --references={here}/a.txt --output={here}/b.txt', '{here}/b.txt: ', {'a.txt': 'a\n'}
     ),
     'translation scored without output': BadInput(
-        'scripts/translate.py --references={here}/a.txt', '--references needs --output, and --input', {'a.txt': 'a\n'}
+        'scripts/translate.py --references={here}/a.txt', '--references needs --output, and also --input', {'a.txt': 'a\n'}
     ),
     'translation without a model': BadInput('scripts/translate.py', '--model is missing', {}),
     'translation best': translate(FILES + ' --best=2', '--best is 2; --format text', a__txt='a\n'),
