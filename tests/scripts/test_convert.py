@@ -85,16 +85,16 @@ def test_zeros_are_counted(call, tmp_path: Path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (('--low_rank', '0.5', '--ranks', 'up=3'), 'error: --low_rank chooses ranks, and --ranks names them'),
+        (('--low_rank', '0.5', '--ranks', 'up=3'), 'error: --low_rank and --ranks both set ranks'),
         (('--weigh_rows', '9'), 'error: --weigh_rows is the number of rows that --weigh reads; it needs --weigh'),
         (('--weigh', 'inputs'), 'error: --weigh changes how factors are computed; it needs --low_rank or --ranks'),
         (
             ('--weigh', 'inputs', '--ranks', 'up=3'),
             'error: --weigh reads the training rows of a fine-tuning',
         ),
-        (('--small', '--compressed'), "error: --small is this project's own form, and --compressed that of"),
+        (('--small', '--compressed'), "error: --small writes this project's compact format, --compressed the"),
         (('--compressed',), "error: model.quantization is 'none'; what compressed-tensors names (--compressed) is"),
-        (('--float_layers', 'down'), 'error: --float_layers names layers that --quantize leaves as they are'),
+        (('--float_layers', 'down'), 'error: --float_layers excludes layers from --quantize'),
         (('--shrink',), 'error: nothing to shrink: in no layer is a whole head or feed-forward unit zero'),
         (('--length', '8'), 'error: 8 positions; the model has 24 already'),
         (('--length', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),
