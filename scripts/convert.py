@@ -13,7 +13,7 @@ which holds the same numbers in fewer bytes. `--quantize int8` stores kernels an
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import dataclasses
 import sys

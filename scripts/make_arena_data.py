@@ -4,14 +4,14 @@
       --dev listops:rows=2000:length=500-2000 --test listops:rows=2000:length=500-2000
     python scripts/make_arena_data.py --output data/lra --train pathfinder:rows=200000:size=32
 
-The datasets are written as in configs (efficient_attention/data/arena/arena_set.py). The layouts are described in
+Datasets are named as in configs, see efficient_attention/data/arena/arena_set.py. The layouts are described in
 efficient_attention/data/arena/original_layout.py. The last line of output is one JSON object with the files.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys

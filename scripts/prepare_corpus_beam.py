@@ -13,7 +13,7 @@ same `data` fields finds the corpus in its cache. See docs/large_corpora.md.
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import contextlib
 import logging

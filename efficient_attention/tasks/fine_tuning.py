@@ -61,7 +61,7 @@ class FineTuningTask(Task):
         if fields.has_global != (model.global_tokens > 0):
             raise InputError(
                 f'examples.has_global is {fields.has_global} with model.global_tokens {model.global_tokens}; '
-                'tokens are marked where the model has places for them, and nowhere else'
+                'it must be True if model.global_tokens is above 0, and False otherwise'
             )
         self.batch_size, self.seed, self.eval_batch_size = (
             config.train.batch_size,
@@ -194,7 +194,9 @@ def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
     marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # one array per row
     most = max((int(counts.max()) for counts in marked), default=0)
     if most > model.global_tokens:
-        raise InputError(f'a row has {most} global tokens; model.global_tokens {model.global_tokens} must be as many')
+        raise InputError(
+            f'a row has {most} global tokens; model.global_tokens {model.global_tokens} must be at least as many'
+        )
 
 
 def files_digest(config: ExamplesConfig) -> str:

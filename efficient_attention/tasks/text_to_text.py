@@ -279,6 +279,6 @@ def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> 
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
             raise InputError(
-                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets; several prefixes are '
-                "written ('a','b'), and a,b is one"
+                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} datasets; write '
+                "several prefixes as ('a','b'), because a,b is a single prefix"
             )

@@ -1,10 +1,10 @@
 """`scripts/benchmark.py recurrent`: time and memory of recurrent cells against other libraries and attention.
 
-`cells`: forward and forward + backward of each cell against Flax's cell under `nnx.RNN`, PyTorch's cell, and our LSTM,
-at batch 32, width 256 and length 128. `lengths`: forward + backward of a cell, or of full or windowed attention with
-its projections, against length, at width 256. `token`: time of one more token in a decoder of one such layer, from a
-state or a cache, against the length of the text before it. `memory`: temporary bytes of an LSTM's forward + backward
-against length, with and without recomputation in chunks.
+`cells`: time of forward and forward + backward of each cell, against Flax's cell under `nnx.RNN`, PyTorch's cell and
+our LSTM. Batch 32, width 256, length 128. `lengths`: time of forward + backward against length, at width 256, for a
+cell and for full and windowed attention with its projections. `token`: time of one more token in a decoder with one
+such layer, from a state or a cache, against the length of the text before it. `memory`: temporary bytes of an LSTM's
+forward + backward against length, with and without recomputation in chunks.
 
 Each measurement is a separate process, and sides take turns. A side is skipped at a length if its time extrapolated
 from the two lengths before is above the limit. `--plot` plots the parts `lengths` and `token` in one figure.

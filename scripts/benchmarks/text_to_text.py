@@ -160,7 +160,7 @@ FIRST_WORD = 5  # lower ids are symbols
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the figures of one program; `shape['program']` is a name in `PROGRAMS`."""
+    """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
     import jax
 
     for name in ('inference.translator', 'interop.folder_out', 'objectives.text_to_text', 'training.step'):
@@ -173,7 +173,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the figures of training steps on random ids with this project's training step, with unrolled layers."""
+    """Measures training steps on random ids with this project's training step, with unrolled layers."""
     import jax
     from flax import nnx
 
@@ -224,7 +224,7 @@ def random_pairs(shape: dict[str, Any], count: int = 4) -> list[tuple[np.ndarray
 
 
 def generate(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the figures of generating texts of a fixed length from random sources, with a model from a folder."""
+    """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
     from flax import nnx
 
     from efficient_attention.inference.pretrained_models import pretrained_module
@@ -251,7 +251,7 @@ def generate(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the figures of translating all texts of a file with the model of a Hugging Face folder."""
+    """Measures the translation of all texts of a file with the model of a Hugging Face folder."""
     from efficient_attention.inference.translator import Decoding, open_translator
 
     texts = [line for _, line in read_lines(Path(shape['input']))]

@@ -52,7 +52,10 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
     [
         (['absent.json'], 'absent.json: cannot be read (No such file or directory)'),
         (['other.json'], "other.json: not a grid.json of scripts/train_grid.py: 'cells' is missing"),
-        (['part.json', '--output', 'all.json'], "part.json: not a grid.json of scripts/train_grid.py: 'seeds' is missing"),
+        (
+            ['part.json', '--output', 'all.json'],
+            "part.json: not a grid.json of scripts/train_grid.py: 'seeds' is missing",
+        ),
         (
             ['odd.json'],
             'odd.json: not a grid.json of scripts/train_grid.py: the cells have the wrong form',

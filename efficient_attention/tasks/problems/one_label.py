@@ -195,8 +195,8 @@ def check_kinds(config: ExamplesConfig, first: ArenaSet) -> None:
         other = arena_set(config, split)
         if (other.kind, other.labels) != (first.kind, first.labels):
             raise InputError(
-                f'examples.{split} is {other.text!r}; its rows must be of one kind with those of {first.text!r}, with '
-                'the same labels'
+                f'examples.{split} is {other.text!r}; its rows must have the same kind and the same '
+                f'labels as those of {first.text!r}'
             )
 
 

@@ -21,7 +21,7 @@ FIRST_WORD = 5  # lower ids are symbols
 
 
 def measure(shape: dict) -> dict:
-    """Returns the figures of one program; `shape['program']` is a name in `PROGRAMS`."""
+    """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     baseline = peak_bytes()
@@ -31,7 +31,7 @@ def measure(shape: dict) -> dict:
 
 
 def train(shape: dict) -> dict:
-    """Returns the figures of training steps of T5 on random ids."""
+    """Measures training steps of T5 on random ids."""
     model, own = shape['model'], {}
     own['num_layers'], own['num_decoder_layers'] = model['layers'], model['decoder_layers']
     own |= {'d_model': model['width'], 'd_kv': model['head_width'], 'd_ff': model['feed_forward_width']}
@@ -64,7 +64,7 @@ def random_pairs(shape: dict, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
 
 
 def generate(shape: dict) -> dict:
-    """Returns the figures of generating texts of a fixed length from random sources, with a model from a folder."""
+    """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
     module = transformers.AutoModelForSeq2SeqLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     search = {'num_beams': shape['beams'], 'do_sample': False, 'max_new_tokens': shape['target']}
     # Without an end symbol, every text has all its tokens.
@@ -82,7 +82,7 @@ def generate(shape: dict) -> dict:
 
 
 def translate(shape: dict) -> dict:
-    """Returns the figures of translating all texts of a file, in batches of sources of similar length."""
+    """Measures the translation of all texts of a file, in batches of sources of similar length."""
     path = Path(shape['input'])
     with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8') as file:
         texts = file.read().splitlines()
