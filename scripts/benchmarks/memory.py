@@ -217,7 +217,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def take_turns(
     part: Part, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Returns each side's processes; every other round runs the sides in reverse, so that a slow minute hits all."""
+    """Returns figures of each side's processes; every other round runs in reverse, so that a slow minute hits all."""
     children: dict[str, list[dict[str, Any]]] = {side: [] for side in part.sides}
     for number in range(rounds):
         for side in sorted(children, key=list(children).index, reverse=number % 2 == 1):

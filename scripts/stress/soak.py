@@ -134,7 +134,7 @@ def soak(
     while hits.total() < kills:
         planned = plan.take(min(rng.randint(*KILLS_EACH), kills - hits.total()))
         hit = killed(command, broken, planned, RUNS[name].goes_on)
-        plan.give_back(planned[len(hit) + 1 :])  # the first moment after these was tried in vain
+        plan.give_back(planned[len(hit) + 1 :])  # one more was used, but the run ended before it
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():
