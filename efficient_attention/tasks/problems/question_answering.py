@@ -40,8 +40,8 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
 
     Besides the arrays in `problem.py`, rows for prediction have:
     - 'offset_start' and 'offset_end', int32 [l]: characters of the context, -1 = not a token of the context.
-    - 'is_allowed', bool [l]: whether an answer may start here, at tokens of the context with the most context in this
-      window.
+    - 'is_allowed', bool [l]: whether an answer may start here. A context token is only allowed in the window where it
+      has the most context.
 
     Attributes:
         thresholds: {'no_answer_threshold': the null odds above which there is no answer}, initially 0. On a dev split,
