@@ -1,22 +1,24 @@
-"""Long Range Arena: one cell of its table, a task by a mechanism (Tay et al. 2020, arXiv 2011.04006).
+"""Long Range Arena: one cell of its table, a task and a mechanism (Tay et al. 2020, arXiv 2011.04006).
 
     python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
     python eval.py --workdir runs/cell --checkpoint best --split test
 
-The task, the mechanism and, if other than these, the size and the stage, with commas between. The size is `small` (the
-default: 2 layers of 64, as in the protocol of Nystromformer's authors), `paper` (what the paper says) or `code` (what
-its released settings say). The stage `masked` pretrains on the task's own rows by masked words; a run of the small size
-then begins with it by --config.train.start_from. All cells of a task and size have the same rows, in the same order,
-and the same steps; scripts/train_grid.py trains many of them. What each task tests: docs/arena.md; results:
-docs/results/arena.md.
+The argument is the task, the mechanism and, optionally, the size and the stage, separated by commas. Sizes:
+- `small` (the default): 2 layers of 64, as in the protocol of Nystromformer's authors.
+- `paper`: the sizes in the paper.
+- `code`: the sizes in the paper's released settings.
 
-Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, image, pathfinder (our own: 20 x 20
-pixels, chains of three bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall
-(our own), retrieval, whose files nobody may redistribute. Sets of rows: efficient_attention/data/arena/arena_set.py.
+The stage `masked` pretrains on the task's rows with masked words. A run of size small then starts from the result with
+--config.train.start_from. All cells of a task and size have the same rows in the same order and the same steps;
+scripts/train_grid.py trains many cells. docs/arena.md says what each task tests; results: docs/results/arena.md.
 
-A cell of size small takes 5 (recall) to 60 minutes on a core. Full attention then has 33 % of the test rows of
-listops_short, 63 of text, 88 of pathfinder and, on an H100, 36 of listops and 28 of image; the paper, in its sizes and
-with 5 to 35 times the steps, 36 of listops, 64 of text and 42 of image.
+Tasks: listops (500 to 2,000 words), listops_short (200 to 600, ours), text, image, pathfinder (ours: 20 x 20 pixels,
+chains of three bars), pathfinder_hard (the original's 14 bars), pathx (128 x 128 pixels), passages (ours), recall
+(ours), retrieval (its files may not be redistributed). Datasets: efficient_attention/data/arena/arena_set.py.
+
+A cell of size small takes 5 (recall) to 60 minutes on one core. Test accuracy of full attention: 33 % on listops_short,
+63 on text, 88 on pathfinder; on an H100, 36 on listops and 28 on image. The paper, with its sizes and 5 to 35 times the
+steps: 36 on listops, 64 on text, 42 on image.
 """
 
 from ml_collections import ConfigDict
@@ -26,7 +28,7 @@ from configs.finetune.common import fine_tuning_config
 from efficient_attention.models.arena_sizes import ARENA_SIZES, arena_fields
 
 BOOKS = 'text:data/books/novels_100_english/**/*.txt'
-# task: the set of rows, how many of train, dev and test where they are generated, the most words of a text
+# task: dataset, rows of train, dev and test if generated, most words of a text
 TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'listops': ('listops:rows={}:length=500-2000', (96_000, 2_000, 2_000), 2_000),
     'listops_short': ('listops:rows={}:length=200-600', (48_000, 2_000, 2_000), 600),
@@ -39,7 +41,7 @@ TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'recall': ('recall:rows={}:length=128:pairs=4:keys=8:values=4', (48_000, 2_000, 2_000), 128),
     'retrieval': ('aan:folder=data/aan', (), 4_000),
 }
-# kind of rows: vocabulary, its ids, classes
+# kind of rows: vocabulary, number of ids, classes
 KINDS = {
     'listops': ('listops', 20, 10),
     'imdb': ('bytes', 261, 2),
@@ -51,9 +53,9 @@ KINDS = {
 }
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
-SMALL |= {'scan_unroll': 2}  # no loop over two layers, which would copy what each of them keeps
-SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}  # of 32 rows; 1,000 of the other tasks
-# size, task: batch, steps, rate, warm-up, weight decay. What differs between `paper` and `code` is in docs/arena.md.
+SMALL |= {'scan_unroll': 2}  # unrolled, because a loop over two layers would copy their stored activations
+SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}  # of 32 rows; 1,000 for the other tasks
+# size, task: batch, steps, learning rate, warm-up steps, weight decay; docs/arena.md compares `paper` and `code`
 RECIPES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
         'listops': (32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
@@ -70,8 +72,8 @@ RECIPES['paper'] = RECIPES['code'] | {
     'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
     'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
-# The sizes of single mechanisms in the released settings, each as those of a task in `ARENA_SIZES`. BigBird's say
-# `num_head`, a misspelt 4; `lra_local` is what they mean by local.
+# Sizes of single mechanisms in the released settings, in the order of `ARENA_SIZES`. BigBird's settings misspell the
+# number of heads as `num_head`; its 4 is used here. `lra_local` is the local attention of these settings.
 OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
     ('image', 'lra_local'): (1, 128, 2, 64, 128, 0.3),
@@ -90,26 +92,27 @@ OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
-OWN_SIZES = ('code',)  # in which a mechanism has sizes of its own
-POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # the other mechanisms' images by [CLS]
-OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # whose rate falls as a cosine; that of others as 1 / sqrt(step)
+OWN_SIZES = ('code',)  # sizes in which mechanisms differ in their model sizes
+POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # other mechanisms pool images by [CLS]
+OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # cosine decay; the other tasks decay as 1 / sqrt(step)
 MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}  # Amos et al. 2023, arXiv 2310.02980; text: 0.15
-PAPER_BYTES = 4_000  # of a review; the released settings have 1,000
+PAPER_BYTES = 4_000  # bytes of a review; the released settings have 1,000
 
 
 def mechanisms(length: int) -> dict[str, dict[str, object]]:
-    """The fields of `model` of each mechanism, for rows of at most `length` words.
+    """Returns the `model` fields of each mechanism, for rows of at most `length` words.
 
-    A token of `bigbird` reads eight blocks, two of them global, and one of `lsh` four: smaller ones in rows of recall,
-    which they would read whole. Of 400 pixels bigbird(64, 3) does read all.
+    In `bigbird` a token attends to eight blocks, two of them global, and in `lsh` to four buckets. Rows of recall get
+    smaller blocks and buckets, which otherwise would cover the whole row. With the 400 pixels of pathfinder,
+    bigbird(64, 3) does cover the whole row.
     """
     block, bucket = (64, 64) if length >= 400 else (4, 16)
     return {
         'full': {'attention': 'full'},
         'local': {'attention': 'block(50)'},
-        'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the wiring that was published as local attention
+        'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the pattern that was published as local attention
         'longformer': {'attention': 'longformer(50)'},
-        'sparse': {'attention': 'block(50) | summary(50, 10)'},  # the fixed pattern of Child et al. 2019, both ways
+        'sparse': {'attention': 'block(50) | summary(50, 10)'},  # the fixed pattern of Child et al. 2019, bidirectional
         'bigbird': {'attention': f'bigbird({block}, 3)'},
         'lsh': {'attention': f'lsh({bucket}, 2)', 'shared_qk': True},
         'favor': {'attention': 'favor(128)'},
@@ -130,7 +133,7 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
 
 
 def get_config(cell: str = 'listops_short,full') -> ConfigDict:
-    """One cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
+    """Returns the config of one cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
     task, mechanism, size, stage = words_of(cell)
     config = default_config() if stage else fine_tuning_config()
     text, _, length = TASKS[task]
@@ -149,7 +152,7 @@ def get_config(cell: str = 'listops_short,full') -> ConfigDict:
 
 
 def words_of(cell: str) -> tuple[str, str, str, str]:
-    """Task, mechanism, size and stage of an argument; raises ValueError that lists the known."""
+    """Returns task, mechanism, size and stage of an argument; raises ValueError with all known words on an error."""
     task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
     sizes = ('small', *(name for name, tasks in ARENA_SIZES.items() if task in tasks))
     fault = f"the config's argument is {cell!r}"
@@ -162,17 +165,17 @@ def words_of(cell: str) -> tuple[str, str, str, str]:
             of_task = f' for {task}' if name == 'size' else ''
             raise ValueError(f'{fault}; the {name} {word!r} is unknown{of_task}; known: {", ".join(words)}')
     if stage and size != 'small':
-        raise ValueError(f'{fault}; masked pretraining is of the size small alone')
+        raise ValueError(f'{fault}; masked pretraining needs the size small')
     return task, mechanism, size, stage
 
 
 def kind_of(text: str) -> str:
-    """The kind of rows of a set's text."""
+    """Returns the kind of rows of a dataset's text."""
     return text.partition(':')[0]
 
 
 def set_masked_rows(config: ConfigDict, task: str) -> None:
-    """A task's rows without their labels, words of which are masked."""
+    """Sets a task's rows without labels, for masked-LM pretraining."""
     text, rows, length = TASKS[task]
     train, dev, _ = rows or (0, 0, 0)
     config.data.source = f'arena:{text.format(train)};{text.format(dev)}'
@@ -182,7 +185,7 @@ def set_masked_rows(config: ConfigDict, task: str) -> None:
 
 
 def set_labelled_rows(config: ConfigDict, task: str) -> None:
-    """A task's rows and the head that classifies them."""
+    """Sets a task's labelled rows and the head that classifies them."""
     text, rows, _ = TASKS[task]
     length = config.data.length
     _, config.model.vocab_size, config.head.outputs = KINDS[kind_of(text)]
@@ -200,7 +203,7 @@ def set_labelled_rows(config: ConfigDict, task: str) -> None:
 
 
 def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
-    """Sets sizes, steps and rates of the small or an original model."""
+    """Sets model sizes, steps and learning rate of the small or an original model."""
     if size != 'small':
         set_original_size(config, task, size, mechanism)
         return
@@ -215,7 +218,7 @@ def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
 
 
 def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
-    """Sets what the paper or its released settings say, and [CLS] where they have it."""
+    """Sets the values of the paper or its released settings, with [CLS] where these have it."""
     cell = task, mechanism.partition('_')[0] if mechanism.startswith('synthesizer') else mechanism
     sizes = ARENA_SIZES[size][task]
     fields = arena_fields(OF_MECHANISMS.get(cell, sizes) if size in OWN_SIZES else sizes)
@@ -232,7 +235,7 @@ def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) 
         config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
         config.head.pooling = 'mean' if size == 'code' and cell in POOLED_BY_MEAN else 'first'
     if (task, size) == ('retrieval', 'code'):
-        config.head.pooling = 'first'  # position 0, which is no [CLS] there
+        config.head.pooling = 'first'  # position 0, which is not a [CLS] token there
     schedule = 'cosine' if task in OF_IMAGES else 'rsqrt'
     optimizer = {'learning_rate': rate, 'warmup_steps': int(warmup), 'weight_decay': decay, 'schedule': schedule}
     set_fields(config.optimizer, optimizer | {'beta1': 0.9, 'beta2': 0.98, 'eps': 1e-9})

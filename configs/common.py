@@ -1,4 +1,4 @@
-"""What every config starts from: all fields with their defaults, as a ConfigDict."""
+"""The common base of all configs: all fields with their defaults, as a ConfigDict."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from efficient_attention.config.run import RunConfig
 
 
 def default_config() -> ConfigDict:
-    """Every field of a run with its default value; `model.vocab_size` follows `data.vocab_size`."""
+    """Returns every field of a run with its default value; `model.vocab_size` follows `data.vocab_size`."""
     config = ConfigDict(default_fields(RunConfig))
     config.model.vocab_size = config.data.get_ref('vocab_size')
     config.checkpoint.keep_best = 1

@@ -1,19 +1,21 @@
-"""More training rows by word replacement (Jiao et al. 2019, TinyBERT), in the file format of the task.
+"""Adds training rows by word replacement (Jiao et al. 2019, TinyBERT), in the file format of the task.
 
     python scripts/augment.py --model runs/books_bert --input data/glue/SST-2/train.tsv --output data/sst2_20.tsv \
       --set format=glue --set name=sst2 --copies 20
     python scripts/augment.py --model checkpoints/bert --input mine.csv --output more.csv --set text=review
 
-The model is any that fills masks. `--set` gives a field of a config's examples group, which says what the columns are.
-Words of several pieces get neighbours from `--vectors`, a text file such as GloVe's or a folder with a model, such as
-the teacher, whose token table is then read, or from the table of the model that fills masks.
-Each row stands in front of those that are made of it. The last line is one JSON object: rows read and written.
+`--model` is any masked language model. `--set` sets a field of the config's `examples` group, such as the names of the
+columns. Words of one piece are replaced by predictions of the model. Words of several pieces are replaced by nearest
+neighbours of their vectors. `--vectors` names the vectors: a text file in GloVe's format, or a model such as the
+teacher, whose token embeddings are used. Without `--vectors` the token embeddings of `--model` are used.
+
+Each row is followed by the rows made from it. The last line of output is one JSON object: rows read and written.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import dataclasses
 import json
@@ -28,10 +30,10 @@ from scripts.predict import parse_field
 
 
 def main() -> None:
-    """Reads the flags, writes the file and prints what was written."""
+    """Reads the flags, writes the file and prints the counts."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'input', 'output'), options=options)
-    from efficient_attention.config.examples import ExamplesConfig  # after --help and refusals
+    from efficient_attention.config.examples import ExamplesConfig  # late, so that --help and flag errors are fast
     from efficient_attention.inference.augment_file import augment_file
     from efficient_attention.inference.fill_mask import MaskFiller
     from efficient_attention.inference.word_replacement import WordReplacer
@@ -46,20 +48,18 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
     define_model(options)
     flags.DEFINE_string('input', None, 'The training file: CSV, TSV or JSON lines.', flag_values=options)
-    define_output('File to write, with the same ending.', options=options)
+    define_output('File to write, with the file ending of --input.', options=options)
     flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the examples group.', flag_values=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
-    flags.DEFINE_string(
-        'vectors', '', 'A file with a word and its numbers on each line, or a model.', flag_values=options
-    )
-    flags.DEFINE_integer('copies', 20, 'New texts to try for each row.', flag_values=options)
-    flags.DEFINE_float('share', 0.4, 'Probability that a word is replaced.', flag_values=options)
-    flags.DEFINE_integer('candidates', 15, 'Most proposals for a word.', flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Of the draws, with the number of the row.', flag_values=options)
+    flags.DEFINE_string('vectors', '', 'A file with a word and its vector per line, or a model.', flag_values=options)
+    flags.DEFINE_integer('copies', 20, 'New texts to try per row.', flag_values=options)
+    flags.DEFINE_float('share', 0.4, 'Probability of replacing a word.', flag_values=options)
+    flags.DEFINE_integer('candidates', 15, 'Most candidate replacements per word.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Random seed, combined with the row number.', flag_values=options)
     return options
 
 

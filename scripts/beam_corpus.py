@@ -1,7 +1,7 @@
-"""The Apache Beam pipeline of `scripts/prepare_corpus_beam.py`: what runs on the workers.
+"""The Apache Beam pipelines of `scripts/prepare_corpus_beam.py`: the code that runs on the workers.
 
-Files are read, and their documents tokenised, wherever there is a worker. One worker sees the sizes of all documents of
-a split and says which records a shard holds; each shard is then written by one worker, at most 256 MB at a time.
+All workers read files and tokenise documents. One worker per split gets the sizes of all documents and assigns their
+records to shards. Each shard is then written by one worker, which holds at most 256 MB at a time.
 """
 
 import bisect
@@ -30,36 +30,36 @@ TRAIN, HELD_OUT = SPLITS
 
 
 class Survey(beam.CombineFn):
-    """(lowest, highest hash of a document, documents, characters) of texts."""
+    """Combines texts into (lowest document hash, highest document hash, documents, characters)."""
 
     def create_accumulator(self) -> tuple[int, int, int, int]:
-        """Of no text."""
+        """Returns the summary of no texts."""
         return 2**64, -1, 0, 0
 
     def add_input(self, found: tuple[int, int, int, int], text: str) -> tuple[int, int, int, int]:
-        """Of one more."""
+        """Returns the summary with one more text."""
         number = document_hash(text)
         return min(found[0], number), max(found[1], number), found[2] + 1, found[3] + len(text)
 
     def merge_accumulators(self, parts: Iterable[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
-        """Of several workers'."""
+        """Returns the common summary of the summaries of several workers."""
         lows, highs, counts, characters = zip(*parts, strict=True)
         return min(lows), max(highs), sum(counts), sum(characters)
 
     def extract_output(self, found: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """As it is."""
+        """Returns the summary unchanged."""
         return found
 
 
 def read_file(numbered: tuple[int, str]) -> Iterator[tuple[Place, str]]:
-    """(place, text) of every document of a source of one file."""
+    """Yields (place, text) of every document of a source with one file."""
     file, source = numbered
     for number, text in enumerate(open_source(source).documents()):
         yield (file, number), text
 
 
 def documents_of(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCollection:
-    """(place, text) of every document, spread over the workers."""
+    """Returns the collection of (place, text) of every document, distributed over the workers."""
     return (
         pipeline
         | 'files' >> beam.Create(list(enumerate(sources)))
@@ -70,7 +70,7 @@ def documents_of(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCollectio
 
 
 def survey_corpus(pipeline: beam.Pipeline, sources: list[str], output: str) -> None:
-    """The first pass: writes one line of text, 'file documents', for each file, and one 'survey' line, to `output`."""
+    """The first pass: writes one line 'file documents' per file, and one 'survey' line, to `output`."""
     documents = documents_of(pipeline, sources)
     survey = documents | beam.Values() | beam.CombineGlobally(Survey())
     counts = documents | beam.Map(lambda document: (document[0][0], 1)) | beam.CombinePerKey(sum)
@@ -82,7 +82,7 @@ def survey_corpus(pipeline: beam.Pipeline, sources: list[str], output: str) -> N
 
 
 def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, size: int) -> Iterator[Any]:
-    """Gives a document's sizes and, under their places, its records; each with the split's name."""
+    """Yields a document's records with their places, and its sizes on the 'sizes' output; all with the split's name."""
     place, text = document
     split = HELD_OUT if document_hash(text) < threshold else TRAIN
     parts = document_parts(text, tokenizer_file, size)
@@ -95,7 +95,7 @@ def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, s
 
 
 def plan_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> tuple[str, list[RecordPlace]]:
-    """The first record of each shard of a split."""
+    """Returns the split's name and the first record of each shard."""
     name, documents = split
     ordered = sorted(documents, key=lambda document: document.place)
     return name, shard_starts(((document.place, document.record_bytes) for document in ordered), shard_bytes)
@@ -104,7 +104,7 @@ def plan_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> 
 def in_shard(
     record: tuple[str, RecordPlace, bytes], plan: dict[str, list[RecordPlace]]
 ) -> tuple[tuple[str, int], tuple[RecordPlace, bytes]]:
-    """A record under the split and the number of its shard."""
+    """Returns a record, keyed by its split and shard number."""
     split, place, content = record
     return (split, bisect.bisect_right(plan[split], place) - 1), (place, content)
 
@@ -118,7 +118,7 @@ def write_records(shard: tuple[tuple[str, int], Iterable[tuple[RecordPlace, byte
 def write_index(
     split: tuple[str, Iterable[DocumentSizes]], plan: dict[str, list[RecordPlace]], folder: str, firsts: dict[int, int]
 ) -> str:
-    """Writes the index files of a split; returns its name and counts as a line."""
+    """Writes the index files of a split; returns its name and counts as one line."""
     name, documents = split
     ordered = sorted(documents, key=lambda document: document.place)
     counts = write_split_index(Path(folder) / name, ordered, plan[name], firsts)
@@ -127,15 +127,15 @@ def write_index(
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What the second pass writes, and with what.
+    """Output and settings of the second pass.
 
     Attributes:
-        folder: of the corpus, with a folder for each split.
-        tokenizer_file: of the tokenizer, which every worker opens.
-        vocabulary_size: of the tokenizer.
+        folder: the corpus folder, with one subfolder per split.
+        tokenizer_file: the tokenizer, which every worker opens.
+        vocabulary_size: the tokenizer's number of pieces.
         threshold: documents with a lower hash are held out.
-        firsts: number of the first document of each file.
-        shard_bytes: of a shard, about.
+        firsts: for each file, the number of its first document.
+        shard_bytes: approximate size of a shard.
     """
 
     folder: Path
@@ -147,7 +147,7 @@ class Target:
 
 
 def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: Target) -> None:
-    """The second pass: writes shards and index files of both splits, and a line of counts for each to COUNTS."""
+    """The second pass: writes shards and index files of both splits, and one line of counts per split to COUNTS."""
     folder, documents = str(target.folder), documents_of(pipeline, sources)
     tokenised = documents | 'tokenise' >> beam.FlatMap(
         tokenise, target.threshold, str(target.tokenizer_file), target.vocabulary_size

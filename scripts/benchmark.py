@@ -1,9 +1,9 @@
-"""Measures what training and inference cost, ours and peers' in the same run.
+"""Measures the time and memory of training and inference, for this project and comparable libraries in the same run.
 
     python scripts/benchmark.py step [--lengths 128,512] [--rounds 3] [--output step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]
     python scripts/benchmark.py attention [--lengths 512,1024] [--sides full,window] [--plot attention.svg]
-    python scripts/benchmark.py attention --steps 0 --sides full,jax_nn     # temporary memory alone
+    python scripts/benchmark.py attention --steps 0 --sides full,jax_nn     # only temporary memory
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
     python scripts/benchmark.py memory [--layers 6,12] [--lengths 12288] [--parts depth] [--plot memory.svg]
     python scripts/benchmark.py memory --parts compression [--segments 128,256] [--rounds 3]
@@ -15,42 +15,46 @@
     python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
     python scripts/benchmark.py arena [--parts train,rows] [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
 
-`step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
-which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
-is a process of its own, so its peak memory is its own. The sides (ours, ours under a scan, PyTorch) take turns,
-in reversed order every other round, so that a slow minute of the machine hits all, and get the same setting of the C
-allocator, which decides a quarter of a step's time on a CPU. Measure on an idle machine: sides that wait for cores do
-not slow down alike.
+`step`: a training step against Hugging Face's PyTorch `BertForMaskedLM` (install it with `make peers`).
+The model is a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, trained by AdamW. A step
+has 4,096 tokens, of which 15 % are masked. Each measurement runs in a separate process, so peak memory is measured per
+side. The sides (ours, ours with scanned layers, PyTorch) take turns, in reversed order every other round, so a slow
+minute of the machine hits all. All sides get the same settings of the C allocator, which decide a quarter of a step's
+time on a CPU. Measure on an idle machine, because the sides do not slow down alike when cores are busy.
 
-`input`: tokens/s of the input pipeline alone against what that step consumes.
+`input`: tokens/s of the input pipeline by itself, against the tokens/s that the training step consumes.
 
 `attention`: time and memory of every attention mechanism, full attention and PyTorch libraries against length, at 8
 heads of 64, batch 1, float32. With `--from_json` nothing is measured: the figures of an earlier run are printed and
 plotted.
 
-`memory`: temporary and resident memory and time of a decoder's training step: plain, rematerialised and reversible
-against depth; fixed and strided sparse against dense attention at 12,288 positions; one softmax against an adaptive
-one; compressed segment memory against a plain one of the same reach.
+`memory`: temporary memory, resident memory and time of a decoder's training step. It compares plain, rematerialised and
+reversible layers by depth; fixed and strided sparse with dense attention at 12,288 positions; a plain with an adaptive
+softmax; compressed segment memory with plain memory of the same reach.
 
-`decode`: tokens/s of generation from caches against reading the whole context again for every token.
+`decode`: tokens/s of generation with caches, against recomputing the whole context for every token.
 
-`finetune`: examples/s of fine-tuning and inference against Hugging Face's PyTorch;
-`infer`: a call of an encoder, ours against plain Flax NNX and PyTorch.
+`finetune`: examples/s of fine-tuning and inference against Hugging Face's PyTorch.
 
-`text_to_text`: a training step of T5-small, greedy and beam search, and a file translated, against Hugging Face's
+`infer`: time of an encoder's forward pass: this project, plain Flax NNX and PyTorch.
+
+`text_to_text`: a training step of T5-small, greedy and beam search, and translation of a file, against Hugging Face's
 PyTorch.
-`recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length;
-`compress`: smaller models against the whole one and PyTorch's;
-`arena`: training a long-range classifier by every mechanism against full attention; generators of rows.
 
-Each command has its file in scripts/benchmarks. The file of `--output` is replaced as a whole after every length, so a
-run that is cut leaves what it measured before.
+`recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length.
+
+`compress`: compressed models against the uncompressed model and PyTorch's compressed models.
+
+`arena`: training a long-range classifier with each mechanism against full attention, and speed of the row generators.
+
+Each command has a file in scripts/benchmarks. The `--output` file is replaced after every length, so an interrupted run
+keeps its earlier measurements.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import datetime
 import functools
@@ -74,8 +78,8 @@ from efficient_attention.processes.child_process import child_command
 from efficient_attention.whole_files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
-# Command -> its file in scripts/benchmarks. Each has `define_flags`, `check_flags` and `measure`, which yields the
-# figures so far; started as a program, it takes one measurement.
+# Command -> its file in scripts/benchmarks. Each file has `define_flags`, `check_flags` and `measure`, which yields all
+# figures so far. Run as a program, the file takes one measurement.
 FILES = {
     'step': 'step',
     'input': 'input',
@@ -90,7 +94,7 @@ FILES = {
     'arena': 'arena',
 }
 WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
-# What efficient_attention/processes/allocator.py sets from inside a process, here for both sides, from outside.
+# The settings of efficient_attention/processes/allocator.py, as environment variables for the processes of both sides.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {
@@ -103,7 +107,7 @@ KEEP_MEMORY = ':'.join(
 
 
 def main() -> None:
-    """Runs the chosen measurement, prints a table and writes the figures where asked."""
+    """Runs the chosen measurement, prints a table and writes the figures to `--output`."""
     command, benchmark, options = read_command_line()
     if command == 'attention' and options.from_json:
         benchmark.show(benchmark.load(options.from_json), options.plot)
@@ -112,11 +116,11 @@ def main() -> None:
 
 
 def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> None:
-    """Runs the chosen measurement; whenever a part of it is done, the file of figures holds all parts so far."""
+    """Runs the chosen measurement; after each part, rewrites the file of figures with all parts so far."""
     report = {'machine': machine(), 'allocator': options.allocator}
     load, cores = report['machine']['load'], report['machine']['cores']
     if load > cores / 2:
-        print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures will not compare')
+        print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures are not comparable')
     run = functools.partial(figures_of, allocator=options.allocator)
     for figures in benchmark.measure(options, run):
         if options.output:
@@ -128,7 +132,7 @@ def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> N
 
 
 def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
-    """The sub-command, its file and its flags."""
+    """Returns the sub-command, its module and its flags."""
     command, arguments = take_command(sys.argv, tuple(FILES))
     benchmark = importlib.import_module(f'scripts.benchmarks.{FILES[command]}')
     options = define_flags(command, benchmark)
@@ -139,18 +143,23 @@ def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
 
 
 def define_flags(command: str, benchmark: ModuleType) -> flags.FlagValues:
-    """The flags of a sub-command."""
+    """Returns the flags of a sub-command."""
     options = flags.FlagValues()
     benchmark.define_flags(options)
     if command in WITH_PEERS:
-        define_path('peers_python', 'Made by `make peers`.', ROOT / '.venv-peers/bin/python', options)
-    flags.DEFINE_enum('allocator', 'keep', ('keep', 'default'), 'Of both sides.', flag_values=options)
+        define_path(
+            'peers_python',
+            'Python with the peer libraries, made by `make peers`.',
+            ROOT / '.venv-peers/bin/python',
+            options,
+        )
+    flags.DEFINE_enum('allocator', 'keep', ('keep', 'default'), 'Memory allocator settings.', flag_values=options)
     define_output('File for the figures, as JSON.', options=options)
     return options
 
 
 def check_flags(command: str, benchmark: ModuleType, options: flags.FlagValues) -> None:
-    """Raises InputError where a command cannot run, or cannot write what it found."""
+    """Raises InputError if the command cannot run, or cannot write its results."""
     for path in (options[name].value for name in ('output', 'plot') if name in options):
         if path and not path.parent.is_dir():
             raise InputError(f'{path}: there is no folder {path.parent}')
@@ -159,7 +168,7 @@ def check_flags(command: str, benchmark: ModuleType, options: flags.FlagValues) 
 
 
 def needs_peers(command: str, benchmark: ModuleType, options: flags.FlagValues) -> bool:
-    """Whether the command runs programs of the peers' environment."""
+    """Returns whether the command runs programs in the peers' environment."""
     if command == 'attention':
         return not options.from_json and any(benchmark.SIDES[name].peer for name in options.sides)
     return command in WITH_PEERS
@@ -169,7 +178,7 @@ def needs_peers(command: str, benchmark: ModuleType, options: flags.FlagValues) 
 
 
 def figures_of(command: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
-    """What a child process prints on its last line; ends this program where the child fails."""
+    """Returns the JSON object on the last line of a child process; exits with an error if the child fails."""
     environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
     if allocator == 'keep':
         environment['GLIBC_TUNABLES'] = KEEP_MEMORY
@@ -181,7 +190,7 @@ def figures_of(command: list[str], shape: dict[str, Any], allocator: str) -> dic
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and when; `load`: the mean number of running processes in the minute before."""
+    """Returns hardware, versions and date; `load`: mean number of running processes in the last minute."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     system = {'platform': platform.platform(), 'python': platform.python_version()}
     system |= {'jax': importlib.metadata.version('jax'), 'date': datetime.date.today().isoformat()}

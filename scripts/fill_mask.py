@@ -3,7 +3,7 @@
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import sys
 
@@ -17,7 +17,7 @@ def main() -> None:
     """Prints the most probable tokens for each [MASK] of each text."""
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...')
-    from efficient_attention.inference.fill_mask import MaskFiller  # after --help and refusals, which need none of it
+    from efficient_attention.inference.fill_mask import MaskFiller  # late, so that --help and flag errors are fast
     from efficient_attention.interop.config_in import read_values
 
     is_run = 'task' in read_values(options.model)
@@ -30,11 +30,11 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
     define_model(options)
     define_checkpoint('', '; last by default', options)
-    flags.DEFINE_integer('top', 5, 'Tokens to print for each mask.', flag_values=options)
+    flags.DEFINE_integer('top', 5, 'Tokens to print per mask.', flag_values=options)
     return options
 
 

@@ -1,12 +1,12 @@
-"""Goes on with a text: python scripts/generate.py --workdir runs/enwik8_full --prompt 'The history of '
+"""Continues a text: python scripts/generate.py --workdir runs/enwik8_full --prompt 'The history of '
 
-With --beams the most probable texts that a beam search finds, each with its log-probability, in place of drawn ones.
+By default each token is sampled. With --beams, beam search prints the most probable texts with their log-probabilities.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import sys
 
@@ -20,11 +20,11 @@ DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
 
 
 def main() -> None:
-    """Prints the prompt and what the language model makes of it, while it is made."""
+    """Prints the prompt and its continuation by the language model, as the tokens are generated."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir', 'prompt'), options=options)
     check_choice(options)
-    from efficient_attention.inference.generate import TextGenerator  # after --help and refusals
+    from efficient_attention.inference.generate import TextGenerator  # late, so that --help and flag errors are fast
     from efficient_attention.inference.sampling import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
@@ -40,28 +40,28 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
     define_run(options=options)
-    flags.DEFINE_string('prompt', None, 'The text to go on with.', flag_values=options)
+    flags.DEFINE_string('prompt', None, 'The text to continue.', flag_values=options)
     flags.DEFINE_integer('max_tokens', 200, 'Bytes, characters, words or pieces to add.', flag_values=options)
     flags.DEFINE_float('temperature', 1.0, '0 = always the most probable token.', flag_values=options)
-    flags.DEFINE_integer('top_k', 0, 'Draw among the k most probable tokens; 0 = all.', flag_values=options)
-    flags.DEFINE_float('top_p', 1.0, 'Draw from the nucleus of this probability; 1 = all.', flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Another seed draws another text.', flag_values=options)
-    flags.DEFINE_integer('beams', 0, 'Open hypotheses of a beam search; 0 = draw.', flag_values=options)
-    flags.DEFINE_integer('best', 1, 'Texts that a beam search prints.', flag_values=options)
+    flags.DEFINE_integer('top_k', 0, 'Sample from the k most probable tokens; 0 = all.', flag_values=options)
+    flags.DEFINE_float('top_p', 1.0, 'Sample from the nucleus of this probability; 1 = all.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Random seed of sampling.', flag_values=options)
+    flags.DEFINE_integer('beams', 0, 'Beams of the search; 0 = sample instead.', flag_values=options)
+    flags.DEFINE_integer('best', 1, 'Texts that beam search prints.', flag_values=options)
     define_checkpoint('last', options=options)
     return options
 
 
 def check_choice(options: flags.FlagValues) -> None:
-    """Raises InputError where a flag of drawing stands beside --beams, or --best without it."""
+    """Raises InputError if a sampling flag is given together with --beams, or --best without --beams."""
     require_at_least(0, '--beams', options.beams)
     others = DRAWING if options.beams else ('best',)
     for name in others:
         if options[name].value != options[name].default:
-            line = 'nothing is drawn with --beams' if options.beams else 'it needs --beams'
+            line = 'nothing is sampled with --beams' if options.beams else 'it needs --beams'
             raise InputError(f'--{name} is {options[name].value}; {line}')
 
 

@@ -1,17 +1,17 @@
-"""Joins the tables of several grids, such as one of each machine: prints them as Markdown, draws and writes them.
+"""Joins the tables of several grids, such as one per machine: prints them as Markdown, plots them and writes them.
 
     python scripts/join_grids.py runs/arena/grid.json other/arena/grid.json --output arena.json --picture arena.svg
 
-Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
-place of an earlier one's, but one that failed that of no result. Without --output and --picture the tables are only
-printed. --rows prints and draws only these rows, in this order; --output still has all. --nospeed leaves out steps per
-second, for cells that shared a device.
+Input files are a `grid.json` of `scripts/train_grid.py`, or earlier output of this command. A later file's cell
+replaces the same cell of earlier files, but a failed cell never replaces a result. Without --output and --picture the
+tables are only printed. --rows limits and orders the printed and plotted rows; --output always has all rows. --nospeed
+leaves out steps per second, for cells that shared a device.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -29,16 +29,16 @@ from efficient_attention.experiments.grid_report import grid_picture, grid_table
 from efficient_attention.whole_files import write_atomically
 
 Table = dict[str, dict[str, Any]]
-YOUNGER = (ROWS, OVERRIDES)  # groups of shared fields that cells of before do not have
+YOUNGER = (ROWS, OVERRIDES)  # groups of shared fields that cells of older files lack
 
 
 def main() -> None:
-    """Reads, joins, writes and prints."""
+    """Joins the files, writes the requested output and prints the tables."""
     options = flags.FlagValues()
     flags.DEFINE_string('output', None, 'A file that ends in .json.', flag_values=options)
     flags.DEFINE_string('picture', None, 'A file that ends in .svg.', flag_values=options)
-    flags.DEFINE_list('rows', [], 'Rows to print and draw, with commas; none = all.', flag_values=options)
-    flags.DEFINE_bool('speed', True, 'Print steps a second.', flag_values=options)
+    flags.DEFINE_list('rows', [], 'Rows to print and plot, separated by commas; none = all.', flag_values=options)
+    flags.DEFINE_bool('speed', True, 'Print steps per second.', flag_values=options)
     grids = parse_flags(sys.argv, options=options, words='GRID...')
     for name, ending in (('output', '.json'), ('picture', '.svg')):
         if options[name].value is not None and not options[name].value.endswith(ending):
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def cells_of_rows(cells: Table, rows: Sequence[str]) -> Table:
-    """The cells of some rows, in their order; of all where none is named."""
+    """Returns the cells of the given rows in the given order; all cells if no row is given."""
     for row in rows:
         if row not in cells:
             raise InputError(f'--rows names {row!r}; the files have {", ".join(cells)}')
@@ -62,11 +62,11 @@ def cells_of_rows(cells: Table, rows: Sequence[str]) -> Table:
 
 
 def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
-    """The cells {row: {column: result}} and yardsticks {row: {name: value}} of all files.
+    """Returns the cells {row: {column: result}} and baselines {row: {name: value}} of all files.
 
     Raises:
-        InputError: a file that cannot be read or is no grid, or cells of a row that differ in their rows, steps or
-            sizes; of a file that is older than `shared_fields`, in their steps.
+        InputError: a file cannot be read or is not a grid, or the cells of a row differ in data, steps or sizes. In
+            files older than `shared_fields`, only steps are compared.
     """
     cells: Table = {}
     yardsticks: Table = {}
@@ -78,22 +78,20 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
             yardsticks.setdefault(row, {})
             steps = {column: cell['steps'] for column, cell in cells[row].items() if 'error' not in cell}
             if len(set(steps.values())) > 1:
-                raise InputError(
-                    f'{path}: {row} has other steps than the files before, which cannot be compared: {steps}'
-                )
+                raise InputError(f'{path}: the cells of {row} have different steps and cannot be compared: {steps}')
             check_shared(path, row, cells[row])
-        for row, found in grid['yardsticks'].items():  # of rows without cells, too
+        for row, found in grid['yardsticks'].items():  # also baselines of rows without cells
             yardsticks.setdefault(row, {}).update(found)
     return cells, yardsticks
 
 
 def is_failed(cell: Mapping[str, Any] | None) -> bool:
-    """Whether a cell has no result that one that failed elsewhere would take the place of."""
+    """Returns whether a cell is missing or failed, so that another failed cell may replace it."""
     return cell is None or 'error' in cell
 
 
 def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
-    """Raises InputError where cells of a row have other rows, steps or sizes, each as its config says."""
+    """Raises InputError if the configs of a row's cells differ in data, steps or sizes."""
     known = {column: cell['shared_fields'] for column, cell in columns.items() if 'shared_fields' in cell}
     for name in sorted({name for fields in known.values() for name in fields}):
         group = name.partition('.')[0]
@@ -111,8 +109,8 @@ def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
 
 
 def read_grid(path: Path) -> dict[str, Table]:
-    """The content of a `grid.json`."""
-    fault = f'{path}: no grid.json of scripts/train_grid.py'
+    """Returns the content of a `grid.json`; raises InputError if it cannot be read or is not a grid."""
+    fault = f'{path}: not a grid.json of scripts/train_grid.py'
     try:
         grid = read_json_file(path)
     except OSError as error:
@@ -127,13 +125,13 @@ def read_grid(path: Path) -> dict[str, Table]:
                 cell.get('shared_fields', {}).keys(),
                 [one['test'][cell['metric']] for one in cell['seeds'].values()],
             )
-        grid_table(grid['cells'], grid['yardsticks'])  # reads all other fields
+        grid_table(grid['cells'], grid['yardsticks'])  # checks all other fields
         if not columns:
-            raise ValueError('it has none')
+            raise ValueError('it has no cells')
     except KeyError as error:
         raise InputError(f'{fault}: {error} is missing') from None
     except (ArithmeticError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f'{fault}: its cells are not those of a grid ({one_line(error)})') from None
+        raise InputError(f'{fault}: the cells have the wrong form ({one_line(error)})') from None
     return dict(grid)
 
 

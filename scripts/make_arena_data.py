@@ -1,17 +1,17 @@
-"""Writes rows of Long Range Arena's tasks in the original files' layout, for other code's loaders.
+"""Writes the rows of Long Range Arena's tasks in the layout of the original files, for loaders of other projects.
 
     python scripts/make_arena_data.py --output data/lra --train listops:rows=96000:length=500-2000 \
       --dev listops:rows=2000:length=500-2000 --test listops:rows=2000:length=500-2000
     python scripts/make_arena_data.py --output data/lra --train pathfinder:rows=200000:size=32
 
-The sets are those that configs name (efficient_attention/data/arena/arena_set.py); the layouts of each kind stand in
-efficient_attention/data/arena/original_layout.py. The last line is one JSON object with the files.
+Datasets are named as in configs, see efficient_attention/data/arena/arena_set.py. The layouts are described in
+efficient_attention/data/arena/original_layout.py. The last line of output is one JSON object with the files.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -23,18 +23,20 @@ from efficient_attention.commands.flags import define_output
 from efficient_attention.errors import InputError
 
 OUTPUT = define_output('Folder for the files.')
-SETS = {split: flags.DEFINE_string(split, '', f'The set of the rows of {split}.') for split in ('train', 'dev', 'test')}
+SETS = {
+    split: flags.DEFINE_string(split, '', f'The dataset of the {split} rows.') for split in ('train', 'dev', 'test')
+}
 
 
 def main() -> None:
     """Reads the flags and writes the files."""
     parse_flags(sys.argv, ('output',))
-    from efficient_attention.data.arena.arena_set import open_set  # after --help and refusals
+    from efficient_attention.data.arena.arena_set import open_set  # late, so that --help and flag errors are fast
     from efficient_attention.data.arena.original_layout import write_sets
 
     sets = {split: open_set(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}
     if not sets:
-        raise InputError('--train, --dev and --test are missing; name a set of rows for one of them')
+        raise InputError('--train, --dev and --test are missing; give a dataset for at least one of them')
     print(json.dumps({'files': [str(path) for path in write_sets(sets, OUTPUT.value)]}))
 
 

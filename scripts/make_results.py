@@ -1,18 +1,17 @@
-"""Writes the pages of measurements: `docs/results/<subject>.md` from `docs/results/<subject>.json`.
+"""Writes the result pages `docs/results/<subject>.md` from the measurements in `docs/results/<subject>.json`.
 
     python scripts/make_results.py
 
 A subject's JSON has a `title`, a sentence `about` it, the `guide` that it belongs to, and `sections`. Each section has:
-
     title     the heading
     says      a paragraph or a list of paragraphs: what the measurement shows
     runs      [{"when": "2026-11-26, jax 0.10.2, one core of an AMD EPYC", "commands": ["...", ...]}, ...]
     source    for published figures, which have no runs: authors, year, arXiv id and table
-    tables    [{"caption": "...", "columns": [...], "rows": [[...], ...]}, ...]; in place of columns and rows
-              {"grid": "arena_recall.json", "rows": ["recall"], "speed": true} draws up cells of `train_grid.py`
+    tables    [{"caption": "...", "columns": [...], "rows": [[...], ...]}, ...]; instead of columns and rows,
+              {"grid": "arena_recall.json", "rows": ["recall"], "speed": true} shows cells of `train_grid.py`
     pictures  [{"file": "docs/images/arena.svg", "shows": "..."}, ...]
 
-`caption`, `tables` and `pictures` may be left out. Benchmarks write their own JSON into `docs/results/data/`.
+`caption`, `tables` and `pictures` may be left out. Benchmarks write their JSON into `docs/results/data/`.
 """
 
 import re
@@ -45,7 +44,7 @@ def page_text(source: Path) -> str:
     """Returns the Markdown page of one subject's JSON.
 
     Raises:
-        InputError: an unknown or missing field, a section with neither runs nor a source, or a row of a table that
+        InputError: a field is unknown or missing, a section has neither runs nor a source or has both, or a table row
             does not fit its columns.
     """
     page = read_json_file(source)
@@ -61,7 +60,7 @@ def page_text(source: Path) -> str:
 
 
 def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the Markdown paragraphs, tables and blocks of one section."""
+    """Yields the Markdown paragraphs, tables and code blocks of one section."""
     check_fields(where, section, SECTION_FIELDS, {'title'})
     if ('runs' in section) == ('source' in section):
         raise InputError(f'{where} needs either runs (measured here) or source (published figures)')
@@ -81,12 +80,12 @@ def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table_text(where: str, table: Mapping[str, Any]) -> str:
-    """Returns a Markdown table: of the rows given, or of cells that `train_grid.py` has trained."""
+    """Returns a Markdown table, from the given rows or from cells trained by `train_grid.py`."""
     if 'grid' in table:
         grid = read_json_file(RESULTS / 'data' / table['grid'])
         cells = {row: grid['cells'][row] for row in table['rows']}
         text = grid_table(cells, grid['yardsticks'], with_speed=table.get('speed', True))
-        return re.sub('^### (.*)$', r'`\1`:', text, flags=re.MULTILINE).strip()  # a heading would begin a section
+        return re.sub('^### (.*)$', r'`\1`:', text, flags=re.MULTILINE).strip()  # a heading would start a new section
     columns = table['columns']
     for row in table['rows']:
         if len(row) != len(columns):
@@ -96,7 +95,7 @@ def table_text(where: str, table: Mapping[str, Any]) -> str:
 
 
 def check_fields(where: str, found: Mapping[str, Any], known: set[str], needed: set[str]) -> None:
-    """Raises InputError where a field is unknown or missing."""
+    """Raises InputError if a field is unknown or missing."""
     for name in sorted(found.keys() - known):
         raise InputError(f'{where} has the unknown field {name!r}; known: {", ".join(sorted(known))}')
     for name in sorted(needed - found.keys()):

@@ -3,7 +3,7 @@
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import math
@@ -17,7 +17,7 @@ from efficient_attention.errors import InputError
 
 
 def main() -> None:
-    """Counts the n-grams of the train split and prints one JSON object with the score of every order up to n."""
+    """Counts the n-grams of the training split and prints one JSON object with the scores of all orders up to n."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir',), options=options)
     if options.order < 1 or (options.train_tokens is not None and options.train_tokens < 1):
@@ -26,19 +26,19 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    define_run('Folder of the run; its data fields are read.', options)
-    flags.DEFINE_integer('order', 5, 'n.', flag_values=options)
-    define_split(('held_out', 'test'), 'held_out', 'Part of the text to score.', options)
-    count = 'Count only so many tokens from the start of the train split.'
+    define_run('Workdir of the run whose text is scored.', options)
+    flags.DEFINE_integer('order', 5, 'Highest order n.', flag_values=options)
+    define_split(('held_out', 'test'), 'held_out', 'Split to score.', options)
+    count = 'Count only this many tokens from the start of the training split.'
     flags.DEFINE_integer('train_tokens', None, count, flag_values=options)
     return options
 
 
 def score(options: flags.FlagValues) -> dict[str, object]:
-    """Bits per token of the models of order 1 to n, every token but the first predicted once with all its context."""
-    from efficient_attention.data.text.prepare import prepare_text  # after the arguments are known to be good
+    """Returns bits per token of the models of order 1 to n; every token except the first is predicted once."""
+    from efficient_attention.data.text.prepare import prepare_text  # late, so that flag errors are fast
     from efficient_attention.inference.ngram import count_ngrams, token_bits
     from efficient_attention.workdir.config_file import read_config
 
@@ -46,11 +46,13 @@ def score(options: flags.FlagValues) -> dict[str, object]:
     if config.task != 'language_modelling':
         raise InputError(f'{options.workdir} is a run of the task {config.task}; n-grams need language_modelling')
     if config.data.units == 'pixels':
-        raise InputError('n-grams would run from one image to the next; this baseline is for texts')
+        raise InputError(
+            'the run has images; n-grams would cross from one image to the next, so this baseline is only for text'
+        )
     text = prepare_text(config.data)
     train, held_out = text.splits['train'][: options.train_tokens], text.splits[options.split]
     if len(held_out) < 2:
-        raise InputError(f'the {options.split} split has {len(held_out)} tokens; nothing can be predicted in it')
+        raise InputError(f'the {options.split} split has {len(held_out)} tokens; at least 2 are needed')
     orders = count_ngrams(train, text.units.size, options.order)
     bits = {
         f'{number}-gram': float(token_bits(orders[:number], held_out, text.units.size).mean())

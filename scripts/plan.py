@@ -1,16 +1,16 @@
-"""Plans a run: compiles its whole training step for devices that need not be there, and says what it costs.
+"""Plans a run: compiles its training step for devices that need not be present, and prints time and memory estimates.
 
     python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
     python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
 
-Fields of the config as for train.py. No data are read and no array is made. Plans for TPUs and GPUs need the
-environment that `make plan` makes: .venv-plan/bin/python scripts/plan.py ...
+Config fields are set as for train.py. No data are read and no array is created. Plans for TPUs and GPUs need the
+environment that `make plan` creates: .venv-plan/bin/python scripts/plan.py ...
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -25,15 +25,17 @@ from efficient_attention.whole_files import write_atomically
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
 )
-TOPOLOGY = flags.DEFINE_string('topology', None, 'v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.')
+TOPOLOGY = flags.DEFINE_string(
+    'topology', None, 'Devices: v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.'
+)
 LARGEST = flags.DEFINE_bool('largest', True, 'Search for the largest batch that fits; compiles at most three sizes.')
 OUTPUT = define_path('output', 'JSON file for the figures.')
 
 
 def main() -> None:
-    """Reads the flags, plans and prints."""
+    """Reads the flags, makes the plan and prints it."""
     parse_flags(sys.argv, required=('config', 'topology'))
-    from efficient_attention.planning.topology import parse_topology  # these load JAX, which --help need not wait for
+    from efficient_attention.planning.topology import parse_topology  # late: loading JAX would slow --help
 
     topology = parse_topology(TOPOLOGY.value)
     from efficient_attention.planning.plan import as_dict, make_plan

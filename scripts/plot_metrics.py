@@ -1,9 +1,9 @@
-"""Draws a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
+"""Plots a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import sys
 from pathlib import Path
@@ -19,9 +19,9 @@ from efficient_attention.workdir.report_charts import Series, line_chart
 
 
 def main() -> None:
-    """Writes the picture: a line for each split of each run, with the unigram model's value where it was measured."""
+    """Writes the plot: a line per split of each run; for a single run, also the unigram model's value if measured."""
     options = flags.FlagValues()
-    flags.DEFINE_string('split', None, 'Draw only this one, such as held_out.', flag_values=options)
+    flags.DEFINE_string('split', None, 'Plot only this split, such as held_out.', flag_values=options)
     metric, picture, *runs = parse_flags(sys.argv, options=options, words='METRIC OUTPUT WORKDIR...')
     output, workdirs = Path(picture), list(map(Path, runs))
     if output.suffix != '.svg':
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def read_lines(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:
-    """Steps and values of a metric for each split of a run, or one, and the last value of its unigram baseline."""
+    """Returns steps and values of a metric per split (or of one split), and the last value of its unigram baseline."""
     rows, dropped = read_log(workdir)
     notes = dropped_note(workdir, dropped)
     if not rows:

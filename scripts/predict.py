@@ -1,20 +1,20 @@
-"""Predictions for whole files with a fine-tuned checkpoint, in the official form of the task.
+"""Predicts whole files with a fine-tuned checkpoint and writes the predictions in the official format of the task.
 
     python scripts/predict.py --model runs/sst2 --output submission            # the run's own test files
     python scripts/predict.py --model runs/sst2 --output out --split dev       # its dev files, with their metrics
     python scripts/predict.py --model runs/mine --output out --files new.csv --set text=review --set id=number
     python scripts/predict.py --model theirs --output out --files new.csv --set labels=negative,positive
 
-`--set` gives a field of a config's examples group. Labels, with commas, name the outputs in their order; those of a
-checkpoint without names are LABEL_0, LABEL_1, ...
+`--set` sets a field of the config's `examples` group. Labels, separated by commas, name the outputs in their order. If
+a checkpoint has no label names, the labels are LABEL_0, LABEL_1, ...
 
-The last line is one JSON object: files written, what happened to rows, metrics where there are labels.
+The last line of output is one JSON object: files written, notes about rows, metrics if there are labels.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -35,10 +35,10 @@ from efficient_attention.errors import InputError
 
 
 def main() -> None:
-    """Reads the flags, predicts and prints what was written."""
+    """Reads the flags, writes the predictions and prints a summary."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
-    from efficient_attention.inference.predict_files import predict_files  # after --help and refusals
+    from efficient_attention.inference.predict_files import predict_files  # late, so that --help is fast
 
     fields = dict(parse_field(text) for text in options.set)
     if options.files:
@@ -49,22 +49,22 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
     define_model(options)
     define_output('Folder for the predictions.', options=options)
-    define_split(('dev', 'test'), 'test', 'Which files.', options)
-    files = "In place of the run's own; a path or glob, several with commas."
+    define_split(('dev', 'test'), 'test', 'Split whose files are predicted.', options)
+    files = "Files instead of the run's own; a path or glob, or several separated by commas."
     flags.DEFINE_string('files', '', files, flag_values=options)
     flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the examples group.', flag_values=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
     define_batch_size(32, '', options)
-    define_length(0, 'Most tokens a row; 0 = as in training.', options)
+    define_length(0, 'Most tokens per row; 0 = as in training.', options)
     return options
 
 
 def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:
-    """Name and value of 'name=value'; raises InputError where it is not of this form, or not of the field's type."""
+    """Returns name and value of 'name=value'; raises InputError if the form, the name or the type is wrong."""
     from efficient_attention.config.examples import ExamplesConfig
 
     name, is_there, value = text.partition('=')

@@ -1,22 +1,24 @@
-"""Prepares a corpus and says where it lies.
+"""Prepares a corpus and prints its folder.
 
     python scripts/prepare_corpus.py --source 'text:books/*.txt' --vocab_size 8192
     python scripts/prepare_corpus.py --held_out 0.1 --training_documents cache/train.jsonl
 
-A run prepares its corpus by itself; this does it beforehand. The fields are those of a config's `data` group. With
---training_documents it writes the documents to train on instead, as JSON lines with the field 'text': to choose
-settings on a part of them (`data.source='jsonl:cache/train.jsonl#text'`) that the final figure does not use.
+A training run prepares its corpus itself; this command does it beforehand. The flags are the fields of the config's
+`data` group.
+
+With --training_documents it only writes the training documents, as JSON lines with the field 'text'. Part of these can
+serve to choose settings (`data.source='jsonl:cache/train.jsonl#text'`) without touching the final held-out documents.
 
     python scripts/prepare_corpus.py --source 'text:books/*.txt' --tokenizer train:unigram --sentinels 28
 
-With --sentinels it is for a run whose `noise.name` is 'span_corruption' (T5), which prints how many a text needs, or
-'bart' (0).
+--sentinels is for denoising. For `noise.name` 'span_corruption' (T5), the run prints how many sentinels a text needs.
+For 'bart' it is 0.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -34,7 +36,7 @@ FIELDS = {
     'arrayrecord:<glob> | tfds:<name>#<field>',
     'held_out': 'share of the documents held out',
     'cache': 'folder of prepared corpora',
-    'processes': '0 = one for each core',
+    'processes': '0 = one per core',
     'tokenizer': 'train:wordpiece | train:unigram | train:bpe | path to vocab.txt, tokenizer.json or *.model',
     'vocab_size': 'pieces, special tokens included',
     'lowercase': 'lower-case and strip accents',
@@ -43,14 +45,14 @@ DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFI
 
 
 def main() -> None:
-    """Reads the flags, prepares and prints the folder and what is in it; or writes the training documents."""
+    """Prepares the corpus and prints its folder and counts, or writes the training documents."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     config = DataConfig(**{name: options[name].value for name in FIELDS})
     if options.training_documents:
         write_training_documents(config, options.training_documents)
         return
-    from efficient_attention.data.corpus.prepare import (  # after the arguments are known to be good
+    from efficient_attention.data.corpus.prepare import (  # late, so that flag errors are fast
         describe_counts,
         prepare_corpus,
     )
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def write_training_documents(config: DataConfig, output: Path) -> None:
-    """Writes the documents of the train split as JSON lines and prints how many there are."""
+    """Writes the documents of the training split as JSON lines and prints their number."""
     from efficient_attention.data.corpus.prepare import training_documents
 
     lines = [json.dumps({'text': text}) for text in training_documents(config)]
@@ -70,7 +72,7 @@ def write_training_documents(config: DataConfig, output: Path) -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command: fields of the data group with their defaults."""
+    """Returns the flags of this command: fields of the data group with their defaults."""
     options, defaults = flags.FlagValues(), DataConfig()
     for name, meaning in FIELDS.items():
         default = getattr(defaults, name)
@@ -81,10 +83,10 @@ def define_flags() -> flags.FlagValues:
 
 
 def define_sentinels(options: flags.FlagValues) -> None:
-    """The flag of a corpus for text to text."""
+    """Defines --sentinels, the flag of corpora for denoising."""
     meaning = (
-        "of a corpus for noise: T5's sentinels among the pieces of a trained tokenizer, 0 = none; one of a file has "
-        "its own, and may lack an encoder's special tokens"
+        'for denoising: number of T5 sentinels in a trained tokenizer, 0 = none; a tokenizer file brings its own '
+        "sentinels, and may lack an encoder's special tokens"
     )
     flags.DEFINE_integer('sentinels', None, meaning, lower_bound=0, flag_values=options)
 

@@ -1,19 +1,19 @@
-"""Prepares a corpus that is too large for one machine, with Apache Beam: the same files as scripts/prepare_corpus.py.
+"""Prepares a corpus too large for one machine, with Apache Beam; writes the same files as scripts/prepare_corpus.py.
 
     make beam
     .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer data/vocab.txt \
       --vocab_size 30522 --cache /shared/cache --direct_num_workers 8 --direct_running_mode multi_processing
 
-Flags that it does not know are Beam's: --runner (FlinkRunner, SparkRunner, DataflowRunner; without one it runs on this
-machine) and the runner's own. Files and cache must lie where this process and all workers see them under the same path.
-The tokenizer is a file; learn one from a part of the corpus with scripts/prepare_corpus.py. A run of the same `data`
-fields finds the folder in its cache. docs/large_corpora.md says more.
+Unknown flags are passed to Beam: --runner (FlinkRunner, SparkRunner, DataflowRunner; by default Beam runs on this
+machine) and the flags of the runner. This process and all workers must see the files and the cache under the same
+paths. The tokenizer must be a file; train it on a part of the corpus with scripts/prepare_corpus.py. A run with the
+same `data` fields finds the corpus in its cache. See docs/large_corpora.md.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import contextlib
 import logging
@@ -48,22 +48,22 @@ from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError, RunError, require
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # sources that are files
-RUNNER = 'FnApiRunner'  # in this process; 'DirectRunner' would first fetch a program from the network
-LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')  # in Beam's traceback
+KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # kinds of sources that are files
+RUNNER = 'FnApiRunner'  # runs in this process; 'DirectRunner' would download a program first
+LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')  # finds our errors in Beam's traceback
 FIELDS = ('source', 'held_out', 'cache', 'tokenizer', 'vocab_size', 'lowercase')
 
 
 class Survey(NamedTuple):
-    """What the first pass tells of a corpus."""
+    """The result of the first pass over a corpus."""
 
-    threshold: int  # documents that hash below it are held out
+    threshold: int  # documents with a lower hash are held out
     characters: int
-    firsts: dict[int, int]  # the number in the source of each file's first document
+    firsts: dict[int, int]  # for each file, the number of its first document in the source
 
 
 def main() -> None:
-    """Reads the flags, runs the two pipelines and says where the corpus lies."""
+    """Reads the flags, runs the two pipelines and prints the folder of the corpus."""
     options = define_flags()
     known = {f'--{name}' for name in options} | {f'--no{name}' for name in options}
     ours, beams = split_arguments(sys.argv[1:], known)
@@ -72,7 +72,7 @@ def main() -> None:
     sources = file_sources(config.source)
     tokenizer = corpus_tokenizer(config, is_text_to_text=options.sentinels is not None)
     if tokenizer is None:
-        raise InputError(f'data.tokenizer is {config.tokenizer!r}; here it must be a file, learnt beforehand')
+        raise InputError(f'data.tokenizer is {config.tokenizer!r}; it must be a file here, so train it first')
     folder = corpus_folder(config, open_source(config.source).digest(), options.sentinels)
     if not (folder / MANIFEST).is_file():
         build(folder.absolute(), config, tokenizer, sources, beams, options.shard_bytes)
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command: fields of the data group with their defaults, and the size of a shard."""
+    """Returns the flags of this command: fields of the data group with their defaults, and the size of a shard."""
     from scripts.prepare_corpus import DEFINE, define_sentinels
     from scripts.prepare_corpus import FIELDS as MEANINGS
 
@@ -89,12 +89,12 @@ def define_flags() -> flags.FlagValues:
         default = getattr(defaults, name)
         DEFINE[type(default)](name, default, MEANINGS[name], flag_values=options)
     define_sentinels(options)
-    flags.DEFINE_integer('shard_bytes', SHARD_BYTES, 'of ids, after which a new shard begins', flag_values=options)
+    flags.DEFINE_integer('shard_bytes', SHARD_BYTES, 'bytes of ids after which a new shard begins', flag_values=options)
     return options
 
 
 def split_arguments(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
-    """The arguments that are ours, and Beam's: every flag that is not known, with the words that follow it."""
+    """Splits arguments into this command's and Beam's; Beam's are unknown flags and the words that follow them."""
     ours: list[str] = []
     beams: list[str] = []
     chosen = ours
@@ -106,9 +106,9 @@ def split_arguments(arguments: list[str], known: set[str]) -> tuple[list[str], l
 
 
 def file_sources(source: str) -> list[str]:
-    """A source for each file of `source`, in its order; raises InputError where it is none of files."""
+    """Returns one source per file of `source`, in order; raises InputError if the source is not made of files."""
     kind, _, rest = source.partition(':')
-    require(kind in KINDS, 'data.source', source, f'files here: {", ".join(f"{known}:<glob>" for known in KINDS)}')
+    require(kind in KINDS, 'data.source', source, f'made of files: {", ".join(f"{known}:<glob>" for known in KINDS)}')
     globs, hash_sign, suffix = rest.partition('#')
     files = [str(path.absolute()) for path in find_files(globs)]
     for path in files:
@@ -119,13 +119,13 @@ def file_sources(source: str) -> list[str]:
 def build(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, sources: list[str], beams: list[str], shard_bytes: int
 ) -> None:
-    """Runs both passes; the folder appears when it is complete."""
+    """Runs both passes; the folder appears only when it is complete."""
     from scripts.beam_corpus import Target, write_corpus
 
     started = time.monotonic()
     survey = survey_of(config, folder.parent, sources, beams)
     with new_folder(folder) as partial:
-        partial.chmod(0o755)  # for workers of other users
+        partial.chmod(0o755)  # so that workers of other users can enter it
         tokenizer.save(str(partial / TOKENIZER))
         for split in SPLITS:
             (partial / split).mkdir()
@@ -141,7 +141,7 @@ def build(
 
 
 def survey_of(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> Survey:
-    """Counts and hashes every document; raises InputError where none is there, or one alone and a part is held out."""
+    """Counts and hashes all documents; raises InputError if there are none, or too few to hold some out."""
     from scripts.beam_corpus import survey_corpus
 
     cache.mkdir(parents=True, exist_ok=True)
@@ -161,16 +161,16 @@ def survey_of(config: DataConfig, cache: Path, sources: list[str], beams: list[s
 
 @contextlib.contextmanager
 def running(beams: list[str]) -> Iterator[Any]:
-    """A Beam pipeline that runs to its end when the block is left.
+    """Yields a Beam pipeline that runs to its end when the block is left.
 
     Raises:
-        InputError, RunError: what a worker raised.
-        RunError: anything else that ended it.
+        InputError, RunError: a worker raised this error.
+        RunError: the pipeline ended by any other error.
     """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    logging.getLogger('apache_beam').setLevel(logging.WARNING)  # of every channel that it opens, else
+    logging.getLogger('apache_beam').setLevel(logging.WARNING)  # otherwise Beam logs every channel that it opens
     try:
         with beam.Pipeline(options=PipelineOptions([f'--runner={RUNNER}', *beams])) as pipeline:
             yield pipeline
@@ -181,7 +181,7 @@ def running(beams: list[str]) -> Iterator[Any]:
 
 
 def in_one_line(error: Exception) -> InputError | RunError:
-    """What a worker raised; Beam wraps it in kinds of its own, with its traceback."""
+    """Returns the error of a worker, extracted from Beam's exception and its traceback."""
     found = LINE.search(str(error))
     if found:
         return {'Input': InputError, 'Run': RunError}[found[1]](found[2])
@@ -189,7 +189,7 @@ def in_one_line(error: Exception) -> InputError | RunError:
 
 
 def finish_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
-    """Digests both splits; returns their counts, how often each id occurs in the train split, and a hash of both."""
+    """Hashes both splits; returns their counts, the occurrences of each id in the training split, and a common hash."""
     lines = (folder / COUNTS).read_text(encoding='utf-8').splitlines()
     (folder / COUNTS).unlink()
     named = {words[0]: [int(word) for word in words[1:]] for words in (line.split() for line in lines)}

@@ -1,17 +1,17 @@
-"""How well encoder-decoders write texts by the length of the source: a table, and a picture with a line for each.
+"""Scores the texts of encoder-decoders by the length of the source: prints a table, and plots a line per model.
 
     python scripts/score_by_length.py --models runs/reverse,runs/reverse_rotary --pairs toy:reverse:1000:1-100:3 \\
         --edges 10,20,40,60,80,100 --metric exact_match --beams 1 --output reverse.png
     python scripts/score_by_length.py --models runs/multi30k --pairs 'joined:4:lines:test.de,test.en' --edges 40,60,80
 
-A source of so many words counts for the first of --edges that is not below. Prints one JSON object: the edges, how many
-pairs each has, and the score of each model there, null where there are none.
+--edges are upper bounds of length groups: a source belongs to the first edge that is at least its number of words.
+Prints one JSON object: the edges, the pairs per group, and each model's score per group, null for an empty group.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
 
 import itertools
 import json
@@ -34,23 +34,23 @@ from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import whole_file
 
 METRICS = ('bleu', 'chrf', 'exact_match', 'word_accuracy')
-WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # the best score
-COLOURS = 6  # of lines in a picture
+WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # the best possible score
+COLOURS = 6  # number of line colours in the plot
 EDGES = (5, 10, 15, 20, 30, 40, 60, 80, 100)
 
 
 def main() -> None:
-    """Writes the texts of each model, scores them by length, prints and draws."""
+    """Generates the texts of each model, scores them by length, prints and plots the scores."""
     options = define_flags()
     parse_flags(sys.argv, ('models', 'pairs'), options=options)
     if options.edges != sorted(set(options.edges)) or options.edges[0] < 1:
-        raise InputError(f'--edges is {options.edges}; they must rise, from at least 1')
+        raise InputError(f'--edges is {options.edges}; they must be at least 1 and in rising order')
     if len(set(options.models)) < len(options.models):
-        raise InputError(f'--models has {options.models}; each stands there once')
+        raise InputError(f'--models has {options.models}; each may be given only once')
     found = [pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read()]
     pairs = [pair for pair in found if len(pair.source.split()) <= options.edges[-1]]
     if longer := len(found) - len(pairs):
-        print(f'pairs of more than {options.edges[-1]} words, which are left out: {longer:,}', file=sys.stderr)
+        print(f'left out {longer:,} pairs with sources of more than {options.edges[-1]} words', file=sys.stderr)
     groups = numbers_by_length(pairs, options.edges)
     print(keep_freed_memory(), file=sys.stderr)
     decoding = {'beams': options.beams, 'batch_size': options.batch_size}
@@ -68,20 +68,27 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    flags.DEFINE_list('models', None, 'Folders of runs, or Hugging Face folders; with commas.', flag_values=options)
-    flags.DEFINE_string('pairs', None, 'Sets of pairs, as pairs.test of a config.', flag_values=options)
-    flags.DEFINE_enum('metric', 'bleu', METRICS, 'What is measured.', flag_values=options)
-    define_integers('edges', EDGES, 'Rising numbers of words of a source; longer ones are left out', options)
-    flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
+    flags.DEFINE_list(
+        'models', None, 'Workdirs of runs or Hugging Face folders, separated by commas.', flag_values=options
+    )
+    flags.DEFINE_string('pairs', None, 'Datasets of pairs, as in pairs.test of a config.', flag_values=options)
+    flags.DEFINE_enum('metric', 'bleu', METRICS, 'Metric to compute.', flag_values=options)
+    define_integers(
+        'edges',
+        EDGES,
+        'Upper bounds of the length groups, in words of the source, in rising order; longer sources are left out',
+        options,
+    )
+    flags.DEFINE_integer('beams', 5, 'Beams of the search; 1 = greedy.', flag_values=options)
     define_batch_size(32, '', options)
-    define_output('PNG to write; none by default.', options=options)
+    define_output('PNG file of the plot; by default none is written.', options=options)
     return options
 
 
 def numbers_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> list[list[int]]:
-    """The numbers of the pairs for each edge, by the words of their sources."""
+    """Returns the indices of the pairs in each length group, by the words of their sources."""
     words = np.array([len(pair.source.split()) for pair in pairs], np.int64)
     starts = [0, *edges[:-1]]
     bounds = zip(starts, edges, strict=True)
@@ -89,7 +96,7 @@ def numbers_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> list[l
 
 
 def group_score(made: Sequence[str], pairs: Sequence[TextPair], group: Sequence[int], metric: str) -> float | None:
-    """The score of some pairs; None where there are none."""
+    """Returns the score of a group of pairs; None if the group is empty."""
     if not group:
         return None
     texts, references = [made[number] for number in group], [pairs[number].target for number in group]
@@ -99,7 +106,7 @@ def group_score(made: Sequence[str], pairs: Sequence[TextPair], group: Sequence[
 
 
 def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Share of the references' words that stand at the same place in the texts; a word too many counts as wrong."""
+    """Returns the share of reference words at the same position in the text; extra words count as wrong."""
     right = total = 0
     for text, reference in zip(texts, references, strict=True):
         places = list(itertools.zip_longest(text.split(), reference.split()))
@@ -109,7 +116,7 @@ def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
 
 
 def draw(scores: dict[str, list[float | None]], edges: Sequence[int], metric: str) -> Figure:
-    """A line for each model over the words of a source; from the seventh on in the colours of the first, dashed."""
+    """Returns a plot with a line per model over the source length; from the seventh line on, colours repeat, dashed."""
     figure = Figure(figsize=(8, 4), layout='constrained')
     axes = figure.subplots()
     names = [Path(name).name for name in scores]

@@ -1,22 +1,27 @@
-"""A table of runs: tasks by mechanisms, trained one after another, resumed, tested and summed up.
+"""Trains a table of runs, tasks (rows) by mechanisms (columns): resumes, tests and summarises all cells.
 
     python scripts/train_grid.py --config configs/arena.py --rows listops_short,text --columns full,linear \
       --seeds 0,1 --workdir runs/arena
 
-The config file's argument is `<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir for
-each seed, <workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails
-is named, error.txt in its folder says where, and the exit code is then 1. `--rates` has each cell choose its learning
-rate by short runs, with `--pilot_steps=0` by runs as long as the cell's; without it a cell keeps what it has chosen.
-Written: grid.json, grid.md and grid.svg, of all cells in the folder, whichever command trained them; so two commands
-may share a folder and train other columns side by side, or other rows later. A cell that has failed stays in them, with
-its error. `--config.<field>=<value>` changes a field in all cells; in a text {row} and {column} stand for the cell's.
-`--yardsticks` only prints the scores of linear models and of single words of the rows.
+The argument of the config file is `<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir
+per seed, <workdir>/<row>/<column>/seed_<n>. The same command resumes unfinished cells. If a cell fails, the command
+prints its name and goes on; error.txt in the cell's folder says where, and the exit code is 1.
+
+With `--rates`, each cell first chooses its learning rate by short trial runs; `--pilot_steps=0` makes them as long as
+the cell. Without `--rates`, a cell keeps the rate that it chose before.
+
+Output files are grid.json, grid.md and grid.svg, with all cells in the folder, also cells of other commands. So two
+commands may share a folder and train different columns at the same time, or other rows later. Failed cells are listed
+with their error.
+
+`--config.<field>=<value>` changes a field in all cells; {row} and {column} in a text value stand for the cell's row and
+column. `--yardsticks` only prints baseline scores of the rows: linear models and single words.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -32,19 +37,19 @@ from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.processes.phases import PREPARATION, note_phase
 
-CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/ whose argument is <row>,<column>.')
-WORKDIR = define_workdir('Folder of the workdirs of all cells.')
-ROWS = flags.DEFINE_list('rows', None, 'Tasks, with commas.')
-COLUMNS = flags.DEFINE_list('columns', ['full'], 'Mechanisms, with commas; full is what others are compared with.')
-SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, with commas.')
-RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by pilots; none = that of the config.')
+CONFIG = config_flags.DEFINE_config_file('config', None, 'Config file whose argument is <row>,<column>.')
+WORKDIR = define_workdir('Folder that gets the workdirs of all cells.')
+ROWS = flags.DEFINE_list('rows', None, 'Tasks, separated by commas.')
+COLUMNS = flags.DEFINE_list('columns', ['full'], 'Mechanisms, separated by commas; the others are compared with full.')
+SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, separated by commas.')
+RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by trial runs; none = the rate of the config.')
 SIZE = flags.DEFINE_string(
     'size',
     '',
-    'Size of the cells, as paper or code in arena.py: what stands behind the column in the argument; none = nothing.',
+    'Size of the cells: third part of the config argument, such as paper or code in arena.py; default: no such part.',
 )
-YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Print the yardsticks of the rows and train nothing.')
-PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot; 0 = as many as a cell has.', lower_bound=0)
+YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Only print the baselines of the rows; train nothing.')
+PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a trial run; 0 = as many as the cell.', lower_bound=0)
 
 
 def main() -> None:
@@ -90,13 +95,13 @@ def main() -> None:
     if failed:
         raise RunError(f'{len(failed)} of {len(cells)} cells failed: {"; ".join(map(",".join, failed))}')
     if unread:
-        raise RunError(f'no yardsticks of {", ".join(unread)}')
+        raise RunError(f'no baselines for {", ".join(unread)}')
 
 
 def computed_yardsticks(
     cells: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """The yardsticks of all rows of cells that can be read, and the other rows, each named in a line."""
+    """Returns the baselines of all readable rows, and the names of the other rows, with a printed error for each."""
     from efficient_attention.experiments.grid_cells import yardsticks_of
 
     found: dict[str, dict[str, float]] = {}
@@ -105,7 +110,7 @@ def computed_yardsticks(
         try:
             found |= yardsticks_of({cell: values for cell, values in cells.items() if cell[0] == row}, WORKDIR.value)
         except InputError as error:
-            show_error(RunError(f'{row}: no yardsticks: {error}'))
+            show_error(RunError(f'{row}: no baselines: {error}'))
             unread.append(row)
     return found, unread
 

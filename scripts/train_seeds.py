@@ -1,15 +1,15 @@
-"""One experiment with several seeds: mean and standard deviation of its metrics, as a table.
+"""Trains one config with several seeds, and prints mean and standard deviation of its metrics as a table.
 
 python scripts/train_seeds.py --config configs/finetune/glue.py:rte --workdir runs/rte --seeds 0,1,2,3,4
 
-Each seed has a workdir of its own, <workdir>/seed_<n>, and goes on from there when the command is given again. The last
-line is one JSON object; it is also in <workdir>/seeds.json.
+Each seed has a workdir, <workdir>/seed_<n>. The same command resumes unfinished seeds. The last line of output is one
+JSON object, also written to <workdir>/seeds.json.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -22,9 +22,9 @@ from efficient_attention.commands.flags import define_workdir
 from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.processes.phases import PREPARATION, note_phase
 
-CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
-WORKDIR = define_workdir('Folder of the workdirs of all seeds.')
-SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, with commas.')
+CONFIG = config_flags.DEFINE_config_file('config', None, 'Config file, as for train.py.')
+WORKDIR = define_workdir('Folder that gets the workdirs of all seeds.')
+SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, separated by commas.')
 
 
 def main() -> None:

@@ -1,20 +1,20 @@
-"""Draws attention: patterns, which pieces of a source a trained decoder reads, and what weighs in a classified text.
+"""Draws attention: patterns, cross-attention of a decoder, word and sentence weights of a classifier, mechanisms.
 
     python scripts/visualize.py pattern 'causal & window(256)' --output window.png
     python scripts/visualize.py alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
     python scripts/visualize.py pooling --model runs/han 'It begins well. The end is bad.' --output pooling.html
     python scripts/visualize.py weights 'sparsemax(causal)' 'entmax(causal)' causal --output weights.png
 
-`pattern` draws one pattern with the tiles that it keeps, as PNG and in the terminal, and says what it costs;
-`gallery` draws all named patterns and presets in one picture. `alignment` prints what an encoder-decoder makes of each
-text, and draws the weights of its cross-attention. `pooling` writes a page with the weights of each text's sentences
-and words in what a classifier says of it. `weights` draws what mechanisms make of random queries and keys.
+`pattern` draws one pattern and its computed tiles, as PNG and in the terminal, and prints its cost. `gallery` draws all
+named patterns and presets in one picture. `alignment` prints an encoder-decoder's output for each text, and draws the
+weights of its cross-attention. `pooling` writes a page with the weights of sentences and words in a classifier's
+decision. `weights` draws the attention weights of mechanisms for the same random queries and keys.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import sys
 from pathlib import Path
@@ -37,14 +37,14 @@ from efficient_attention.whole_files import whole_file, write_atomically
 
 Panel = tuple[np.ndarray, str]  # shades and caption
 
-COLOURS = ('#ffffff', '#dbeafe', '#60a5fa', '#1e40af', '#ea580c')  # by shade, as in pattern_picture
-ORDERED = len(COLOURS) - 1  # the shade of what a pass with another order of positions reads
+COLOURS = ('#ffffff', '#dbeafe', '#60a5fa', '#1e40af', '#ea580c')  # one per shade, see pattern_picture
+ORDERED = len(COLOURS) - 1  # shade of pairs that are computed in a pass with reordered positions
 PAIR_LABELS = ('', 'computed, then masked', 'allowed', 'allowed, in a tile without a mask', 'allowed, read by residue')
 TILE_LABELS = ('', '', 'tile that needs a mask', 'tile that needs none', 'tile with pairs that are read by residue')
 TEXT_COLOUR, LINE_COLOUR = '#334155', '#cbd5e1'
-LONGEST, MOST_HEADS_ASKED = 2**17, 1024  # positions and heads of a pattern
-MOST_PAIRS = 1024  # positions of a picture of pairs; longer ones are drawn by tiles
-MOST_HEADS = 4  # rows of a picture; patterns of more heads are left out, which is said
+LONGEST, MOST_HEADS_ASKED = 2**17, 1024  # limits of positions and heads of a pattern
+MOST_PAIRS = 1024  # most positions of a picture of pairs; longer patterns are drawn by tiles
+MOST_HEADS = 4  # most rows of a picture; further heads are left out with a message
 GALLERY = (
     *('full', 'causal', 'window(12)', 'listed_tiles(16, 0, 3, 5, 1)'),
     *('window(3, dilation=8)', 'strided(16)', 'block(32)', 'causal & block(16, back=1)'),
@@ -52,7 +52,7 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
-WORDS = {  # of each sub-command
+WORDS = {  # arguments of each sub-command
     'pattern': 'PATTERN',
     'gallery': '',
     'alignment': 'TEXT...',
@@ -62,13 +62,13 @@ WORDS = {  # of each sub-command
 
 
 def main() -> None:
-    """Writes the picture that the command asks for, and says where it is."""
+    """Writes the picture of the chosen sub-command and prints its path."""
     command, arguments = take_command(sys.argv, WORDS)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
     words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
     if command == 'pooling':
-        from scripts.pictures.pooling import pages_of_texts  # which needs what models need
+        from scripts.pictures.pooling import pages_of_texts  # late: imports the models
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -79,9 +79,9 @@ def main() -> None:
 
 
 def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
-    """The picture of a sub-command."""
+    """Returns the picture of a sub-command."""
     if command == 'alignment':
-        from scripts.pictures.alignment import draw_texts  # which needs what models need
+        from scripts.pictures.alignment import draw_texts  # late: imports the models
 
         return draw_texts(words, options)
     if command == 'weights':
@@ -92,7 +92,7 @@ def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
 
 
 def define_flags(command: str) -> flags.FlagValues:
-    """The flags of a sub-command."""
+    """Returns the flags of a sub-command."""
     options = flags.FlagValues()
     if command == 'gallery':
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)
@@ -118,12 +118,12 @@ def define_flags(command: str) -> flags.FlagValues:
     define_output('PNG to write.', Path('pattern.png'), options)
     define_length(1024, 'Positions.', options)
     flags.DEFINE_integer('tile', 64, 'Positions of a tile.', flag_values=options)
-    flags.DEFINE_integer('heads', 1, 'Query heads; those that differ are drawn.', flag_values=options)
+    flags.DEFINE_integer('heads', 1, 'Query heads; heads with equal patterns are drawn once.', flag_values=options)
     return options
 
 
 def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
-    """A row for each head that differs: the pattern, then its passes where they list positions in another order."""
+    """Returns a picture with a row per distinct head: the pattern, then its passes with reordered positions."""
     for name in ('length', 'tile', 'heads'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -138,7 +138,7 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
         print('\n'.join(shades.describe(pattern, length, tile)))
     drawn = list(names.items())[:MOST_HEADS]
     if len(drawn) < len(names):
-        print(f'the picture shows {len(drawn)} of {len(names)} heads that differ')
+        print(f'the picture shows {len(drawn)} of {len(names)} different heads')
     rows = [panels(pattern, length, tile, name) for pattern, name in drawn]
     figure = Figure(figsize=(4.2 * max(map(len, rows)), 4.3 * len(rows) + 0.7), layout='constrained')
     grid = figure.subplots(len(rows), max(map(len, rows)), squeeze=False)
@@ -151,12 +151,12 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
 
 
 def filled_up(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
-    """The panels of all rows, with None where a row has fewer than `columns`."""
+    """Returns the panels of all rows in one list, padded with None to `columns` per row."""
     return [row[number] if number < len(row) else None for row in rows for number in range(columns)]
 
 
 def panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
-    """Shades and captions: one picture, or one in natural order and one for each pass that is not."""
+    """Returns shades and captions: a picture in natural order, and one per pass with reordered positions."""
     parts = passes(pattern)
     result = [(natural_shades(pattern, length, tile), f'{name}natural order')]
     for number, (part, order) in enumerate(parts, 1):
@@ -171,7 +171,7 @@ def panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
 
 
 def natural_shades(pattern: Pattern, length: int, tile: int) -> np.ndarray:
-    """Shades in natural order; pairs, or tiles where there are many, of passes in another order have their own."""
+    """Returns shades in natural order, by pairs or, if long, by tiles; reordered passes have a separate shade."""
     positions = np.arange(length)
     by_pair = length <= MOST_PAIRS
     picture = np.zeros((length if by_pair else -(-length // tile),) * 2, np.uint8)
@@ -187,7 +187,7 @@ def natural_shades(pattern: Pattern, length: int, tile: int) -> np.ndarray:
 
 
 def draw_shades(axes: Axes, picture: np.ndarray, caption: str, length: int, tile: int) -> None:
-    """One picture with a thin line at every tile, queries downwards and keys to the right."""
+    """Draws one picture with thin lines between tiles: queries downwards, keys to the right."""
     look = {'cmap': ListedColormap(COLOURS), 'vmin': 0, 'vmax': ORDERED}
     smoothing = 'nearest' if len(picture) <= 256 else 'auto'
     axes.imshow(picture, **look, extent=(0, length, length, 0), interpolation=smoothing)
@@ -202,7 +202,7 @@ def draw_shades(axes: Axes, picture: np.ndarray, caption: str, length: int, tile
 
 
 def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_orders: bool) -> None:
-    """What the colours mean, below the pictures."""
+    """Adds a legend of the colours below the pictures."""
     shown = [(label, colour) for label, colour in zip(labels, COLOURS, strict=True) if label]
     patches = [Patch(facecolor=colour, edgecolor=LINE_COLOUR, label=label) for label, colour in shown]
     handles = patches if has_orders else patches[:-1]
@@ -211,7 +211,7 @@ def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_ord
 
 
 def draw_gallery() -> Figure:
-    """All named patterns and presets at 128 positions in tiles of 8."""
+    """Returns a picture of all named patterns and presets at 128 positions, in tiles of 8."""
     figure = Figure(figsize=(9.6, 10.4), layout='constrained')
     for axes, text in zip(figure.subplots(4, 4).ravel(), GALLERY, strict=True):
         pattern = parse_pattern(text).for_keys(GALLERY_LENGTH).for_head(0, 1)

@@ -69,7 +69,7 @@ BAD_ARENA = {
     'arena of several kinds': tune(
         'examples.format=arena examples.train=listops:rows=2:length=8-40 examples.dev=recall:rows=2:length=9:pairs=2 '
         'data.tokenizer=fixed:listops examples.cache={here}/cache',
-        "examples.dev is 'recall:rows=2:length=9:pairs=2'; its rows must be of one kind with those of 'listops:rows=2",
+        "examples.dev is 'recall:rows=2:length=9:pairs=2'; its rows must have the same kind and the same",
     ),
     'towers of one text': tune('examples.towers=True', 'examples.towers is True; a row here has one text'),
     'towers without an activation': tune(
@@ -99,7 +99,7 @@ BAD_ARENA = {
     ),
     'arena masked in a released size': grid(
         '--rows=listops --size=code,masked',
-        "listops,full: the config's argument is 'listops,full,code,masked'; masked pretraining is of the size small al",
+        "listops,full: the config's argument is 'listops,full,code,masked'; masked pretraining needs the size small",
     ),
     'grid of another config': BadInput(
         'scripts/train_grid.py --config=configs/arena.py --rows=recall --columns=full --workdir={here} '

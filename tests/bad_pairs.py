@@ -48,7 +48,7 @@ BAD_PAIRS = {
     'toy unknown': train('pairs.train=toy:cpy:10:2-3', 'pairs.train'),
     'prefixes too many': train(
         "pairs.prefix=('a','b')",
-        "pairs.prefix has 2 prefixes, and pairs.train 1 sets; several prefixes are written ('a','b'), and a,b is one",
+        "pairs.prefix has 2 prefixes, and pairs.train 1 datasets; write several prefixes as ('a','b'), because a,b is",
     ),
     # ---- noise ----
     'noise unknown': train('noise.name=electra', "noise.name is 'electra'; known: none, span_corruption, bart"),
@@ -115,7 +115,7 @@ BAD_PAIRS = {
     ),
     'translation scored with beams': BadInput(
         'scripts/translate.py --output={here}/a.txt --references={here}/a.txt --beams=2',
-        '--beams is of a search, and without --input the --output that is there is scored',
+        '--beams changes a search, but without --input only the existing --output is scored',
         {'a.txt': 'a\n'},
     ),
     'translation scored as lines': BadInput(
@@ -143,7 +143,9 @@ BAD_PAIRS = {
         'scripts/translate.py --references={here}/a.txt --output={here}/b.txt', '{here}/b.txt: ', {'a.txt': 'a\n'}
     ),
     'translation scored without output': BadInput(
-        'scripts/translate.py --references={here}/a.txt', '--references needs --output, and --input', {'a.txt': 'a\n'}
+        'scripts/translate.py --references={here}/a.txt',
+        '--references needs --output, and also --input',
+        {'a.txt': 'a\n'},
     ),
     'translation without a model': BadInput('scripts/translate.py', '--model is missing', {}),
     'translation best': translate(FILES + ' --best=2', '--best is 2; --format text', a__txt='a\n'),

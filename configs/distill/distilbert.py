@@ -1,15 +1,16 @@
-"""DistilBERT's three losses (Sanh et al. 2019, arXiv 1910.01108) on a corpus: half of the layers of a masked model.
+"""DistilBERT's three losses (Sanh et al. 2019, arXiv 1910.01108) on a corpus: halves the layers of a masked-LM teacher.
 
     python train.py --config configs/distill/distilbert.py:books --workdir runs/distil_books \
       --config.distill.teacher=runs/books_bert
 
-The student begins with layers of the teacher, the first and the last among them, and learns its words at the masked
-places (weight 5, at temperature 2), the masked words themselves (2), and the direction of its last vectors (1). `books`
-halves the BERT of configs/pretrain/books_bert.py; `base` has the published sizes, for a BERT-base as teacher. -alone
-behind it is the same start without a teacher, from --config.train.start_from.
+The student starts with some of the teacher's layers, including the first and the last. Its loss has three parts: the
+teacher's soft targets at masked positions (weight 5, temperature 2), the masked words (2), and the direction of the
+last hidden states (1). `books` halves the BERT of configs/pretrain/books_bert.py. `base` has the published sizes, for a
+BERT-base as teacher. With the suffix -alone, the student has the same start without a teacher, from
+--config.train.start_from.
 
-Where the paper has it otherwise: soft targets at all places of a row, which the released code can restrict to masked
-ones, as here; more masks on rare words; batches of up to 4,000 rows.
+Differences from the paper: the paper has soft targets at all positions of a row, but its released code can restrict
+them to masked positions, as here. It also has more masks on rare words and batches of up to 4,000 rows.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +24,7 @@ SETS = tuple(f'{name}{end}' for name in ('books', 'base') for end in ('', ALONE)
 
 
 def get_config(name: str = 'books') -> ConfigDict:
-    """The student of a masked model on the same corpus."""
+    """Returns the config of a student, on the corpus of its masked-LM teacher."""
     if name not in SETS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(SETS)}")
     kind = name.removesuffix(ALONE)

@@ -1,13 +1,15 @@
-"""GLUE's tasks by a smaller student of a fine-tuned teacher: labels and soft targets (Hinton et al. 2015).
+"""GLUE tasks by a smaller student of a fine-tuned teacher: labels and soft targets (Hinton et al. 2015).
 
 python train.py --config configs/distill/glue.py:sst2_3x384 --workdir runs/small --config.distill.teacher=runs/sst2
 
-The teacher is a workdir of configs/finetune/glue.py, or a Hugging Face folder with a head for the task. After the task
-comes the student: `3x384` begins with layers 2, 4 and 6 of the teacher, which has six layers or more (of several
-teachers, named with commas, --config.train.start_from says of which); `4x312` and `2x128` are drawn, or begin with what
---config.train.start_from names. Other sizes are as the teacher has them. With -alone behind it nothing but labels is
-learned, from the same start: --config.train.start_from=runs/sst2 in place of the teacher, for a student that is drawn
-with --config.train.start_random=True.
+The teacher is a workdir of configs/finetune/glue.py, or a Hugging Face folder with a head for the task. The argument is
+the task and the student. `3x384` starts with layers 2, 4 and 6 of the teacher, which must have at least six layers.
+With several teachers, separated by commas, --config.train.start_from names the one to start from. `4x312` and `2x128`
+are freshly initialised, or start from --config.train.start_from. Other sizes are the teacher's.
+
+With the suffix -alone, the student learns only from labels, with the same start. Give
+--config.train.start_from=runs/sst2 instead of the teacher. A freshly initialised student also needs
+--config.train.start_random=True.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +27,7 @@ ARGUMENTS = tuple(f'{task}_{student}{end}' for task in GLUE_TASKS for student in
 
 
 def get_config(name: str = 'sst2_3x384') -> ConfigDict:
-    """3 epochs of batches of 32; half of the loss by labels, half by soft targets at temperature 2."""
+    """Returns 3 epochs of batches of 32; half of the loss from labels, half from soft targets at temperature 2."""
     if name not in ARGUMENTS:
         known = f'{", ".join(GLUE_TASKS)} with _{", _".join(STUDENTS)}'
         raise ValueError(f"the config's argument is {name!r}; known: {known}, each also with {ALONE}")

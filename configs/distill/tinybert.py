@@ -6,14 +6,15 @@
     python train.py --config configs/distill/tinybert.py:prediction --workdir runs/tiny_sst2 \
       --config.train.start_from=runs/tiny_inside --config.distill.teacher=runs/sst2
 
-Each stage begins with the one before. The first two learn the embeddings, the vectors after each layer and the
-attention logits, and nothing of labels: their metric is the loss. The last one learns the teacher's classes. After a
-dash comes another task of GLUE (`intermediate-stsb`). The student's 4 layers learn from layers 2, 3, 5 and 6 of a
-teacher of six: the map of 3, 6, 9 and 12 of BERT-base is --config.distill.layers=uniform. Teachers with other than 12
-heads need a student with as many (--config.model.heads in the general stage).
+Each stage starts from the previous stage. The first two stages learn the teacher's embeddings, hidden states after each
+layer and attention logits, but no labels; their metric is the loss. The last stage learns the teacher's class
+probabilities. A dash selects another GLUE task (`intermediate-stsb`). The student's 4 layers learn from layers 2, 3, 5
+and 6 of a teacher with six layers. For BERT-base, --config.distill.layers=uniform maps them to layers 3, 6, 9 and 12. A
+teacher with a number of heads other than 12 needs a student with the same number (--config.model.heads in the general
+stage).
 
-Where the paper has it otherwise: its corpus is Wikipedia, three passes in batches of 256; its two stages on a task take
-10 to 50 epochs and 3 epochs of augmented rows.
+Differences from the paper: its corpus is Wikipedia, three passes in batches of 256. Its two stages on a task take 10 to
+50 epochs and 3 epochs, on augmented rows.
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +30,7 @@ INSIDE = {'labels': 0.0, 'soft': 0.0, 'hidden': 1.0, 'embeddings': 1.0, 'attenti
 
 
 def get_config(name: str = 'general') -> ConfigDict:
-    """A stage of the 4-layer student of 312."""
+    """Returns the config of one stage of the student with 4 layers of width 312."""
     stage, _, task = name.partition('-')
     if stage not in STAGES or (task and (stage == 'general' or task not in GLUE_TASKS)):
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ARGUMENTS)}")
@@ -37,14 +38,14 @@ def get_config(name: str = 'general') -> ConfigDict:
 
 
 def general() -> ConfigDict:
-    """The encoder alone, on a corpus, from another encoder."""
+    """Returns the general stage: only the encoder, on a corpus, with an encoder as teacher."""
     config = default_config()
 
     config.data.source = BOOKS
     config.data.tokenizer = 'checkpoints/minilm/tokenizer.json'
     config.data.vocab_size = 30_522
     config.data.length = 128  # tokens
-    config.data.mask_rate = 0.0  # the second version of the released general models saw no [MASK]
+    config.data.mask_rate = 0.0  # the released general models of version 2 were trained without [MASK]
 
     set_fields(config.model, tinybert_fields('4'))
     config.model.activation = 'gelu_erf'
@@ -68,7 +69,7 @@ def general() -> ConfigDict:
 
 
 def of_task(stage: str, task: str) -> ConfigDict:
-    """A stage on a task of GLUE."""
+    """Returns a stage on a GLUE task."""
     config = glue_config(task)
     config.data.length = 128  # tokens
 

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from configs.finetune.common import fine_tuning_config
 
-SETS = {  # set: format, most tokens a row, files by split
+SETS = {  # dataset: format, most tokens per row, files by split
     'swag': ('swag', 80, {split: f'data/swag/{split}.csv' for split in ('train', 'val', 'test')}),
     'race': ('race', 512, {split: f'data/race/{split}/*/*.txt' for split in ('train', 'dev', 'test')}),
 } | {
@@ -24,7 +24,7 @@ SETS = {  # set: format, most tokens a row, files by split
 
 
 def get_config(name: str = 'swag') -> ConfigDict:
-    """3 epochs of batches of 16 questions; each choice is a row of its own behind what comes before it."""
+    """Returns 3 epochs of batches of 16 questions; each choice is a separate row after its context."""
     if name not in SETS:
         raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()

@@ -1,4 +1,4 @@
-"""What the configs of fine-tuning start from: fields that a checkpoint fills in, and the files of GLUE and SQuAD."""
+"""The common base of the fine-tuning configs: fields filled in from a checkpoint, and the files of GLUE and SQuAD."""
 
 from ml_collections import ConfigDict, config_dict
 
@@ -8,9 +8,9 @@ from efficient_attention.config.run import RunConfig
 
 
 def fine_tuning_config() -> ConfigDict:
-    """Every field of a fine-tuning run; those that are None are filled in when the run starts.
+    """Returns every field of a fine-tuning run; fields that are None are filled in when the run starts.
 
-    `model` and `head` follow the checkpoint `train.start_from`, its tokenizer too; `train.steps` and
+    `model`, `head` and the tokenizer are taken from the checkpoint `train.start_from`. `train.steps` and
     `optimizer.warmup_steps` follow `examples.epochs` and `examples.warmup_share`. A field that is set stays.
     """
     config = default_config()
@@ -21,7 +21,7 @@ def fine_tuning_config() -> ConfigDict:
         values = default_fields(RunConfig)[group]
         open_fields = {name: config_dict.placeholder(type(value)) for name, value in values.items()}
         config[group] = ConfigDict(open_fields)
-    config.examples.has_global = config_dict.placeholder(bool)  # as the model has places for global tokens
+    config.examples.has_global = config_dict.placeholder(bool)  # True if the model has global tokens
     config.train.steps = config_dict.placeholder(int)
     config.optimizer.warmup_steps = config_dict.placeholder(int)
     config.optimizer.schedule = 'linear'
@@ -34,8 +34,8 @@ def fine_tuning_config() -> ConfigDict:
     return config
 
 
-# task of GLUE (Wang et al. 2018, arXiv 1804.07461): problem, folder, train file, dev files, test files, metric that
-# picks the best checkpoint
+# GLUE task (Wang et al. 2018, arXiv 1804.07461): problem, folder, train file, dev files, test files, metric that
+# selects the best checkpoint
 GLUE_TASKS = {
     'cola': ('classification', 'CoLA', 'train.tsv', 'dev.tsv', 'test.tsv', 'matthews'),
     'sst2': ('classification', 'SST-2', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
@@ -57,7 +57,7 @@ GLUE_TASKS = {
 
 
 def glue_config(task: str) -> ConfigDict:
-    """Every field of a fine-tuning run on a task of GLUE, with its files named as the benchmark's own."""
+    """Returns every field of a fine-tuning run on a GLUE task, with the benchmark's own file names."""
     problem, folder, train, dev, test, metric = GLUE_TASKS[task]
     config = fine_tuning_config()
     config.examples.problem = problem
@@ -71,7 +71,7 @@ def glue_config(task: str) -> ConfigDict:
 
 
 def squad_config(version: str) -> ConfigDict:
-    """Every field of a fine-tuning run on SQuAD 'v1' or 'v2', at BERT's 384 tokens, question and special ones too."""
+    """Returns every field of a fine-tuning run on SQuAD 'v1' or 'v2', with BERT's row length of 384 tokens in all."""
     number = {'v1': '1.1', 'v2': '2.0'}[version]
     config = fine_tuning_config()
     config.examples.problem = 'question_answering'

@@ -1,9 +1,8 @@
-"""GLUE's tasks (Wang et al. 2018, arXiv 1804.07461), one by one, from any checkpoint.
+"""Each GLUE task (Wang et al. 2018, arXiv 1804.07461), fine-tuned from any checkpoint.
 
 python train.py --config configs/finetune/glue.py:sst2 --workdir runs/sst2 --config.train.start_from=<checkpoint>
 
-Files are named as the benchmark's own; each can be set: --config.examples.train=...
-Results: docs/results/finetuning.md.
+File names are the benchmark's own; each can be changed: --config.examples.train=... Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +13,7 @@ TASKS = GLUE_TASKS
 
 
 def get_config(task: str = 'sst2') -> ConfigDict:
-    """3 epochs of batches of 32 at 128 tokens, a learning rate of BERT's grid; the best evaluation is kept."""
+    """Returns 3 epochs of batches of 32 at 128 tokens, a learning rate of BERT's grid; keeps the best evaluation."""
     if task not in TASKS:
         raise ValueError(f'unknown task {task!r}; known: {", ".join(TASKS)}')
     config = glue_config(task)

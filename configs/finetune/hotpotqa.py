@@ -3,8 +3,8 @@
 python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 --pattern 'window(128)'
 python train.py --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa --config.train.start_from=checkpoints/long
 
-The question's tokens read all and are read by all, as Longformer does (Beltagy et al. 2020, arXiv 2004.05150, section
-6.2). Results: docs/results/finetuning.md.
+The question's tokens are global, as in Longformer (Beltagy et al. 2020, arXiv 2004.05150, section 6.2). Results:
+docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs.finetune.common import fine_tuning_config
 
 
 def get_config() -> ConfigDict:
-    """5 epochs of batches of 8 at 2,048 tokens; answers and supporting sentences."""
+    """Returns 5 epochs of batches of 8 at 2,048 tokens; predicts answers and supporting sentences."""
     config = fine_tuning_config()
 
     config.examples.problem = 'multi_hop'
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.examples.overlong = 'truncate'
     config.examples.epochs = 5.0
     config.data.length = 2048  # tokens, question and special tokens included
-    config.model.global_tokens = 192  # most tokens of a question and its markers of titles and sentences
+    config.model.global_tokens = 192  # most tokens of a question, plus its markers of titles and sentences
 
     config.optimizer.learning_rate = 3e-5
     config.train.batch_size = 8  # rows

@@ -1,22 +1,22 @@
-"""Long documents: IMDB's reviews (Maas et al. 2011), cut at 512 tokens or whole through a sparse pattern.
+"""Long documents: IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 tokens with a sparse pattern.
 
 python train.py --config configs/finetune/imdb.py:short --workdir runs/short --config.train.start_from=<checkpoint>
 python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 \
   --pattern 'window(128) | global_tokens(1)'
 python train.py --config configs/finetune/imdb.py:long --workdir runs/long --config.train.start_from=checkpoints/long
 
-A file is a review, and its folder its label. Results: docs/results/finetuning.md.
+Each file is a review, and its folder is the label. Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict
 
 from configs.finetune.common import fine_tuning_config
 
-SETS = {'short': 512, 'long': 2048}  # most tokens a row
+SETS = {'short': 512, 'long': 2048}  # most tokens per row
 
 
 def get_config(name: str = 'short') -> ConfigDict:
-    """2 epochs of batches of 16; reviews beyond the row are cut, and it is said how many."""
+    """Returns 2 epochs of batches of 16; longer reviews are cut, and the run reports how many."""
     if name not in SETS:
         raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()

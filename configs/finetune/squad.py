@@ -2,7 +2,7 @@
 
 python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --config.train.start_from=<checkpoint>
 
-'v1' has an answer to every question; 'v2' lets the model say that there is none. Results: docs/results/finetuning.md.
+'v1' has an answer to every question; 'v2' also has questions without an answer. Results: docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ SETS = ('v1', 'v2')
 
 
 def get_config(version: str = 'v1') -> ConfigDict:
-    """BERT's recipe: 2 epochs at 384 tokens, windows that move on by 128, answers of at most 30 tokens."""
+    """Returns BERT's recipe: 2 epochs at 384 tokens, windows 128 tokens apart, answers of at most 30 tokens."""
     if version not in SETS:
         raise ValueError(f'unknown version {version!r}; known: {", ".join(SETS)}')
     config = squad_config(version)

@@ -1,10 +1,10 @@
-"""Your own texts and labels from a CSV, TSV or JSONL file, from any checkpoint.
+"""Your own texts and labels from a CSV, TSV or JSONL file, fine-tuned from any checkpoint.
 
 python train.py --config configs/finetune/table.py --workdir runs/mine --config.train.start_from=<checkpoint> \
   --config.examples.train=train.csv --config.examples.dev=dev.csv --config.examples.text=review
 
-Columns: examples.text, examples.text_pair for pairs, examples.label. With the argument 'regression' labels are numbers:
---config configs/finetune/table.py:regression.
+Columns: examples.text, examples.text_pair for pairs, examples.label. With the argument 'regression', labels are
+numbers: --config configs/finetune/table.py:regression.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ METRICS = {'classification': 'accuracy', 'regression': 'spearman'}
 
 
 def get_config(problem: str = 'classification') -> ConfigDict:
-    """3 epochs of batches of 32; texts of more than 128 tokens are cut, and it is said how many."""
+    """Returns 3 epochs of batches of 32; texts of more than 128 tokens are cut, and the run reports how many."""
     if problem not in METRICS:
         raise ValueError(f'unknown problem {problem!r}; known: {", ".join(METRICS)}')
     config = fine_tuning_config()

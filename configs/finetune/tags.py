@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from configs.finetune.common import fine_tuning_config
 
-SETS = {  # set: train, dev, test files and the metric that picks the best checkpoint
+SETS = {  # dataset: train, dev and test files, and the metric that selects the best checkpoint
     'wnut17': (
         'data/wnut17/wnut17train.conll',
         'data/wnut17/emerging.dev.conll',
@@ -26,7 +26,7 @@ SETS = {  # set: train, dev, test files and the metric that picks the best check
 
 
 def get_config(name: str = 'wnut17') -> ConfigDict:
-    """4 epochs of batches of 32; a sentence of more than 128 tokens is read in windows."""
+    """Returns 4 epochs of batches of 32; a sentence of more than 128 tokens is split into windows."""
     if name not in SETS:
         raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()

@@ -1,12 +1,12 @@
-"""A language model of both directions on books, whose layers are features for other tasks (Peters et al. 2018, ELMo).
+"""A bidirectional language model on books; its layers are features for other tasks (Peters et al. 2018, ELMo).
 
 python train.py --config configs/lm/books_two_way.py --workdir runs/two_way
 
-Two layers of LSTMs in each direction over pieces of words; neither direction reads the other. docs/recurrent.md says
-how a fine-tuning run reads them, docs/results/recurrent.md what they gave there.
+Two layers of LSTMs per direction over word pieces; the directions do not see each other. docs/recurrent.md says how a
+fine-tuning run uses the layers, with results.
 
-Run of 2026-11-25 with train.steps=3200 (6.6 M tokens), jax 0.10.2, seed 0, one core of an AMD EPYC beside other work,
-55 minutes: held out 4.77 nats a piece forwards and 4.76 backwards (unigram model: 6.53). Not run to its end.
+Run of 2026-11-25 with train.steps=3200 (6.6 M tokens), jax 0.10.2, seed 0, one core of an AMD EPYC with other load, 55
+minutes: held-out 4.77 nats per piece forwards and 4.76 backwards (unigram model: 6.53). It was not run to its end.
 """
 
 from ml_collections import ConfigDict
@@ -18,19 +18,19 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """2,048 tokens a step; 256 units in each direction."""
+    """Returns 256 units per direction, trained on 2,048 tokens per step."""
     config = language_modelling_config()
     config.data.source = BOOKS
     config.data.tokenizer = 'train:wordpiece'
     config.data.vocab_size = 8000
-    config.data.held_out = 0.002  # of the books
+    config.data.held_out = 0.002  # share of the books
     config.data.length = 128  # tokens
 
     fields = {
         'cell': 'lstm',
         'bidirectional': True,
         'directions_apart': True,
-        'width': 512,  # of both directions
+        'width': 512,  # both directions together
         'layers': 2,
         'feed_forward': False,
         'positions': 'none',

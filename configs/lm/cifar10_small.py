@@ -1,12 +1,13 @@
-"""Small image models: CIFAR-10 as sequences of 3,072 bytes, on a laptop CPU: mechanisms side by side.
+"""Small image models on a laptop CPU: CIFAR-10 as sequences of 3,072 bytes, a comparison of mechanisms.
 
 python train.py --config configs/lm/cifar10_small.py:strided --workdir runs/cifar10_strided
 
-The mechanism follows the colon: strided (a row of an image is 96 bytes), or one of enwik8_small.py without memory.
-Every image is a row behind a start token, and all of its bytes are predicted; evaluation is in bits per dimension.
+The mechanism follows the colon: strided (an image row has 96 bytes), or a mechanism of enwik8_small.py without memory.
+Each image is one row after a start token, and all its bytes are predicted. The metric is bits per dimension.
 
-Data: the training images as JPEG files in data/cifar10_jpg/train, so pixels are lossy and figures compare only among
-themselves; held out: about 100 of them, by a hash of their bytes. scripts/convert.py exports encoders alone.
+Data: the training images as JPEG files in data/cifar10_jpg/train. Their pixels are lossy, so results are only
+comparable among these runs. Held out: about 100 images, chosen by a hash of their bytes. scripts/convert.py exports
+only encoders.
 """
 
 from ml_collections import ConfigDict
@@ -15,13 +16,13 @@ from configs.lm.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'strided') -> ConfigDict:
-    """4 layers of 128 with 4 heads, 0.8 M parameters, one image a step."""
+    """Returns 4 layers of width 128 with 4 heads, 0.8 M parameters, one image per step."""
     config = small_decoder_config('full' if mechanism == 'strided' else mechanism)
     config.data.source = 'images:data/cifar10_jpg/train/**/*.jpg'
     config.data.units = 'pixels'
     config.data.image_shape = (32, 32, 3)
     config.data.vocab_size = 257
-    config.data.held_out = 0.002  # of the images
+    config.data.held_out = 0.002  # share of the images
     config.data.length = 3072  # bytes
     if mechanism == 'strided':
         config.model.attention = 'sparse_strided(96)'

@@ -1,4 +1,4 @@
-"""What the configs of language models start from: their defaults, and small decoders with each mechanism."""
+"""The common base of the language-model configs: their defaults, and small decoders with each mechanism."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from configs.common import default_config, set_fields
 
 
 def language_modelling_config() -> ConfigDict:
-    """Every field of a language model's run: the defaults, pre-norm layers, causal attention, no token types."""
+    """Returns every field of a language-model run: the defaults, pre-norm layers, causal attention, no token types."""
     config = default_config()
     config.task = 'language_modelling'
     config.model.attention = 'causal'
@@ -19,8 +19,8 @@ def language_modelling_config() -> ConfigDict:
     return config
 
 
-# name: the fields of `model` that make a small decoder's mechanism, equal in parameters to 0.2 %: the width of the
-# feed-forward layer makes up for what a mechanism's projections cost or save.
+# name: `model` fields of the mechanism. Parameters are equal to 0.2 %: the feed-forward width compensates for the
+# parameters of the mechanism.
 SMALL_DECODERS: dict[str, dict[str, Any]] = {
     'full': {'attention': 'causal'},
     'window': {'attention': 'causal & window(64)'},
@@ -46,11 +46,11 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
         'rotary': False,
         'memory_length': 256,  # tokens
         'compression': 'convolution',
-        'compressed_length': 256,  # slots of 4 tokens
+        'compressed_length': 256,  # compressed slots of 4 tokens
         'reconstruction_weight': 1.0,
         'feed_forward_width': 192,
     },
-    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the yardstick of `lsh`
+    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # baseline of `lsh`
     'gru': {'cell': 'gru', 'rotary': False, 'feed_forward_width': 384},
     'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward_width': 256},
     'sru': {'cell': 'sru2', 'rotary': False, 'feed_forward_width': 576},
@@ -58,10 +58,10 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
 
 
 def small_decoder_config(mechanism: str) -> ConfigDict:
-    """A decoder of 4 layers of 128 with 4 heads, trained on 1,024 tokens a step for 2,500 steps.
+    """Returns a decoder of 4 layers of width 128 with 4 heads, trained on 1,024 tokens per step for 2,500 steps.
 
-    They are 2 rows of 512, or with memory 8 streams of 128. So small a batch learns more from as many tokens than a
-    larger one, and a CPU loses no speed by it.
+    A step has 2 rows of 512 tokens, or with memory 8 streams of 128. Such a small batch learns more per token than a
+    larger one, and on a CPU it is not slower.
     """
     if mechanism not in SMALL_DECODERS:
         raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(SMALL_DECODERS)}')
@@ -72,9 +72,9 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.model.rotary = True
     config.model.positions = 'none'
     config.model.init_std = 0.05
-    config.model.dropout_rate = 0.0  # less than one pass over the text
+    config.model.dropout_rate = 0.0  # each token is seen less than once
     config.model.scan_unroll = 4
-    if 'cell' not in SMALL_DECODERS[mechanism]:  # a cell has no heads, and no weights to drop
+    if 'cell' not in SMALL_DECODERS[mechanism]:  # a cell has neither heads nor attention dropout
         set_fields(config.model, {'heads': 4, 'attention_dropout_rate': 0.0})
     set_fields(config.model, SMALL_DECODERS[mechanism])
 
@@ -90,8 +90,8 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.eval.every_steps = 500
     config.eval.batch_size = 16
     if config.model.memory_length:
-        config.data.batches = 'streams'  # each row goes on where it was
-        config.data.length = 128  # tokens; 8 short segments of as many places in the text teach more than 2 long ones
+        config.data.batches = 'streams'  # each row continues the previous row of its stream
+        config.data.length = 128  # tokens; 8 short segments from 8 positions in the text teach more than 2 long ones
         config.train.batch_size = 8
-        config.eval.batch_size = 4  # streams, each of which begins without memory
+        config.eval.batch_size = 4  # streams; each starts without memory
     return config

@@ -1,19 +1,20 @@
-"""Small byte-level language models on the first 4 MB of enwik8, on a laptop CPU: mechanisms side by side.
+"""Small byte-level language models on the first 4 MB of enwik8, on a laptop CPU: a comparison of mechanisms.
 
 python train.py --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
 
-The mechanism follows the colon: full (the yardstick), window, fixed, lsh, reformer (lsh in a reversible stack,
-feed-forward and loss in chunks), favor, transformer_xl, compressive (transformer_xl whose older memory is compressed),
-full_shared, or a recurrent cell: gru, lstm, sru. Tokens, steps and, to 0.2 %, parameters are equal.
+The mechanism follows the colon: full (the baseline), window, fixed, lsh, reformer (lsh in a reversible stack, with
+feed-forward and loss in chunks), favor, transformer_xl, compressive (transformer_xl with compressed older memory),
+full_shared, or a recurrent cell: gru, lstm, sru. All have the same tokens and steps, and the same number of parameters
+to 0.2 %.
 
-Data: 4,154,399 bytes, the first 90 % to train on, the next 5 % held out, the last 5 % for a test; 4 % of enwik8, so
-bits per byte compare only among runs on this excerpt.
+Data: 4,154,399 bytes, the first 90 % for training, the next 5 % held out, the last 5 % for a test. This is 4 % of
+enwik8, so bits per byte are only comparable among runs on this excerpt.
 
-Runs of 2026-11-21, jax 0.10.2, one core of an AMD EPYC each beside other work, 6 to 9 minutes (transformer_xl 16): bits
-per byte held out 2.518 (fixed), 2.550 (full), 2.570 (transformer_xl), 2.580 (reformer), 3.330 (favor); of
-2026-11-24, in 4 minutes each, 2.348 (gru), 2.402 (lstm), 2.430 (sru). The others were not run to the end. An
-interpolated 5-gram model (scripts/ngram_baseline.py) scores 2.597. Protocols, contexts and curves:
-docs/results/language_modelling.md. scripts/convert.py exports encoders alone, so none of these.
+Runs of 2026-11-21, jax 0.10.2, one core of an AMD EPYC each with other load, 6 to 9 minutes (transformer_xl 16).
+Held-out bits per byte: 2.518 (fixed), 2.550 (full), 2.570 (transformer_xl), 2.580 (reformer), 3.330 (favor). Runs of
+2026-11-24, 4 minutes each: 2.348 (gru), 2.402 (lstm), 2.430 (sru). The others were not run to the end. An interpolated
+5-gram model (scripts/ngram_baseline.py) scores 2.597. Protocols, contexts and curves: docs/results/language_modelling.md.
+scripts/convert.py exports only encoders, so none of these models.
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +23,7 @@ from configs.lm.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """4 layers of 128 with 4 heads, 0.8 M parameters, 1,024 bytes a step."""
+    """Returns 4 layers of width 128 with 4 heads, 0.8 M parameters, 1,024 bytes per step."""
     config = small_decoder_config(mechanism)
     config.data.source = 'text:data/enwik8/enwik8_first_4154399_bytes'
     config.data.units = 'bytes'

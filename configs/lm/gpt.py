@@ -5,11 +5,12 @@ python train.py --config configs/lm/gpt.py:small --workdir runs/gpt2_small
 The size follows the colon: small (124,439,808 parameters), medium (354,823,168), large (774,030,080), xl
 (1,557,611,200) of GPT-2, and gpt3_small (125,226,240); tests/models/test_decoder_sizes.py.
 
-Recipe: GPT-3's (Brown et al. 2020, arXiv 2005.14165, appendix B): half a million tokens a step for 300 billion, Adam
-0.9, 0.95, weight decay 0.1, clipping 1.0, a warm-up of 375 M tokens and a cosine to a tenth, which the paper reaches at
-260 billion and here at the end; without its growing batch. Of GPT-2's recipe only the 512 rows are published: it takes
-the rates of the GPT-3 models of about its sizes. Every layer is dense; GPT-3's take turns with local bands. Paper:
-LAMBADA without examples, 42.7 % and a perplexity of 18.6 (gpt3_small); GPT-2 small 37.50 on WikiText-103. Not run here.
+Recipe: GPT-3's (Brown et al. 2020, arXiv 2005.14165, appendix B). Half a million tokens per step for 300 billion
+tokens, Adam 0.9, 0.95, weight decay 0.1, clipping 1.0, a warm-up of 375 M tokens, and a cosine decay to a tenth. The
+paper reaches this tenth at 260 billion tokens, this config at the end. The batch is constant, unlike the paper's.
+GPT-2's published recipe only has the 512 rows, so its sizes use the rates of GPT-3 models of similar size. All layers
+are dense; GPT-3's alternate with local bands. Paper: LAMBADA without examples, 42.7 % and a perplexity of 18.6
+(gpt3_small); GPT-2 small 37.50 on WikiText-103. Not run here.
 """
 
 from ml_collections import ConfigDict
@@ -18,19 +19,19 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import gpt2_fields, gpt3_fields
 
-# name: the fields of `model`, tokens a row, rows of a batch
+# name: `model` fields, tokens per row, rows per batch
 SIZES = {name: (gpt2_fields(name), 1024, 512) for name in ('small', 'medium', 'large', 'xl')}
 SIZES['gpt3_small'] = (gpt3_fields('small'), 2048, 244)
 
 
 def get_config(size: str = 'small') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     fields, length, rows = SIZES[size]
     config = language_modelling_config()
 
-    config.data.source = 'text:data/web_text/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/web_text/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'train:bpe'
     config.data.vocab_size = 50_257
     config.data.lowercase = False
@@ -53,7 +54,7 @@ def get_config(size: str = 'small') -> ConfigDict:
 
     config.train.steps = 600_000
     config.train.batch_size = rows
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

@@ -3,12 +3,12 @@
 python train.py --config configs/lm/performer.py:imagenet64_6 --workdir runs/performer
 
 The size follows the colon: regular (6 layers, 19,046,400 parameters), imagenet64_6 and imagenet64_12 (19,046,912 and
-37,961,216); tests/models/test_decoder_sizes.py. All are 512 wide with 8 heads and 256 random features.
+37,961,216); tests/models/test_decoder_sizes.py. All have width 512, 8 heads and 256 random features.
 
-Recipe of Choromanski et al. 2021 (arXiv 2009.14794, appendix A.2): Adam 0.9, 0.98, 1e-9 at a fixed rate of 1e-3,
-weight decay 0.1, clipping 0.5, dropout 0.1. Batch, steps and how often features are drawn again are our choice, and so
-are positions and norms (efficient_attention/models/decoder_sizes.py). Paper: on ImageNet64 6 layers come near a
-Reformer of 12, and 12 near one of 24. Not run here.
+Recipe of Choromanski et al. 2021 (arXiv 2009.14794, appendix A.2): Adam 0.9, 0.98, 1e-9 at a constant rate of 1e-3,
+weight decay 0.1, clipping 0.5, dropout 0.1. Our choices are batch, steps, the interval at which features are resampled,
+positions and norms (efficient_attention/models/decoder_sizes.py). Paper: on ImageNet64, 6 layers are close to a
+Reformer with 12 layers, and 12 layers are close to one with 24. Not run here.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +21,7 @@ SIZES = ('regular', 'imagenet64_6', 'imagenet64_12')
 
 
 def get_config(size: str = 'regular') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = language_modelling_config()

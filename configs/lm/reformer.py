@@ -1,14 +1,17 @@
-"""Reformers: enwik8 in rows of 65,536 bytes and ImageNet64 in rows of 12,288, reversible, with LSH attention.
+"""Reversible Reformers with LSH attention: enwik8 in rows of 65,536 bytes and ImageNet64 in rows of 12,288.
 
 python train.py --config configs/lm/reformer.py:enwik8 --workdir runs/reformer_enwik8
 
-The size follows the colon: enwik8_ablation (3 layers, all LSH, section 5 of Kitaev et al. 2020, arXiv 2001.04451;
-30,868,738 parameters), enwik8 (12 layers of which 3 are LSH, the code's configuration of November 2019; 139,479,298),
-imagenet64 (6 layers, all LSH; 60,402,689). efficient_attention/models/decoder_sizes.py says what differs from the code.
+The size follows the colon:
+- enwik8_ablation: 3 layers, all LSH, section 5 of Kitaev et al. 2020, arXiv 2001.04451; 30,868,738 parameters.
+- enwik8: 12 layers, 3 of them LSH, the code's configuration of November 2019; 139,479,298 parameters.
+- imagenet64: 6 layers, all LSH; 60,402,689 parameters.
 
-Recipe of the authors' configurations: 8 rows, Adam 0.9, 0.98, a linear warm-up and then a rate of
-0.03125 / sqrt(step), 100,000 steps for enwik8 and 500,000 for imagenet64; the ablation's 60,000 steps used Adafactor,
-here Adam. Paper: 1.19 bits per byte on enwik8 after 20,000 steps with dropout 0.1, 1.05 with more tuning. Not run here.
+efficient_attention/models/decoder_sizes.py lists differences from the code.
+
+Recipe of the authors' configurations: 8 rows, Adam 0.9, 0.98, a linear warm-up and then a rate of 0.03125 / sqrt(step),
+100,000 steps for enwik8 and 500,000 for imagenet64. The ablation has 60,000 steps, there with Adafactor, here with
+Adam. Paper: 1.19 bits per byte on enwik8 after 20,000 steps with dropout 0.1, 1.05 with more tuning. Not run here.
 """
 
 from ml_collections import ConfigDict
@@ -17,12 +20,12 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import reformer_fields
 
-# name: steps of warm-up, steps
+# name: warm-up steps, steps
 SIZES = {'enwik8_ablation': (8_000, 60_000), 'enwik8': (2_000, 100_000), 'imagenet64': (8_000, 500_000)}
 
 
 def get_config(size: str = 'enwik8') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     warmup, steps = SIZES[size]
@@ -39,7 +42,7 @@ def get_config(size: str = 'enwik8') -> ConfigDict:
     else:
         config.data.source = 'text:data/enwik8/enwik8'
         config.data.units = 'bytes'
-        config.data.vocab_size = 258  # the code's, two of them unused
+        config.data.vocab_size = 258  # the code's size; two ids are unused
         config.data.splitting = 'end'
         config.data.held_out = 0.05
         config.data.test = 0.05

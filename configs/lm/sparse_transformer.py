@@ -1,13 +1,15 @@
-"""Sparse Transformers: enwik8 with fixed, CIFAR-10 and ImageNet64 with strided attention, whole images as rows.
+"""Sparse Transformers: fixed attention on enwik8, strided attention on CIFAR-10 and ImageNet64 with one image per row.
 
 python train.py --config configs/lm/sparse_transformer.py:cifar10 --workdir runs/sparse_cifar10
 
-The size follows the colon: enwik8 (30 layers of 512, 12,288 bytes; 94,949,632 parameters), cifar10 (128 layers of 256,
-3,072 bytes; 67,618,817, as queries and keys are not half as wide), imagenet64 (48 layers of 512, 12,288 bytes;
-151,645,953); tests/models/test_decoder_sizes.py.
+The size follows the colon (tests/models/test_decoder_sizes.py):
+- enwik8: 30 layers of width 512, 12,288 bytes; 94,949,632 parameters.
+- cifar10: 128 layers of width 256, 3,072 bytes; 67,618,817 parameters, because queries and keys are not halved in
+  width.
+- imagenet64: 48 layers of width 512, 12,288 bytes; 151,645,953 parameters.
 
 Recipe of Child et al. 2019 (arXiv 1904.10509, sections 6 and 7): Adam, weight decay 0.01, clipping 1.0, 5,000 steps of
-warm-up and a cosine; 80, 120 and 70 epochs. The paper prints the rate, 3.5e-4, for CIFAR-10 alone; the batch is our
+warm-up and a cosine; 80, 120 and 70 epochs. The paper gives the rate, 3.5e-4, only for CIFAR-10. The batch is our
 choice. Paper: 0.99 bits per byte, 2.80 and 3.44 bits per dimension. Not run here.
 """
 
@@ -17,13 +19,13 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import sparse_fields
 
-# name: rows of a batch, steps of its epochs
+# name: rows per batch, steps of its epochs
 SIZES = {'enwik8': (8, 73_240), 'cifar10': (32, 180_000), 'imagenet64': (64, 1_400_000)}
-SIDES = {'cifar10': 32, 'imagenet64': 64}  # pixels of an image
+SIDES = {'cifar10': 32, 'imagenet64': 64}  # pixels
 
 
 def get_config(size: str = 'enwik8') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     rows, steps = SIZES[size]
@@ -36,7 +38,7 @@ def get_config(size: str = 'enwik8') -> ConfigDict:
         config.data.units = 'pixels'
         config.data.image_shape = (side, side, 3)
         config.data.vocab_size = 257
-        config.data.held_out = 0.04 if size == 'cifar10' else 0.01  # of the images
+        config.data.held_out = 0.04 if size == 'cifar10' else 0.01  # share of the images
         config.data.length = side * side * 3  # bytes
     else:
         config.data.source = 'text:data/enwik8/enwik8'

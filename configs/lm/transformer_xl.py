@@ -1,17 +1,17 @@
-"""Transformer-XL: enwik8 (12 and 24 layers) and WikiText-103 (base and large), in streams, with segment memory.
+"""Transformer-XL with segment memory, trained in streams: enwik8 (12 and 24 layers) and WikiText-103 (base and large).
 
 python train.py --config configs/lm/transformer_xl.py:enwik8_12 --workdir runs/transformer_xl_enwik8_12
 
-The size follows the colon: enwik8_12 (41,055,436 parameters with the paper's 204 ids, here 256), enwik8_24
-(277,231,820), wikitext103_base (151,107,538), wikitext103_large (285,170,506, where the paper says 257 M);
+The size follows the colon: enwik8_12 (41,055,436 parameters with the paper's 204 ids; this config has 256), enwik8_24
+(277,231,820), wikitext103_base (151,107,538), wikitext103_large (285,170,506; the paper says 257 M);
 tests/models/test_decoder_sizes.py.
 
-Recipe of Dai et al. 2019 (arXiv 1901.02860) and its released scripts: Adam at 2.5e-4, clipping 0.25, a cosine; memory
-as long as the segment in training and longer in evaluation, where every query reads as many keys. Paper: 1.06 and 0.99
-bits per byte, word perplexities of 24.0 and 18.3. Not run here.
+Recipe of Dai et al. 2019 (arXiv 1901.02860) and its released scripts: Adam at 2.5e-4, clipping 0.25, a cosine decay.
+The memory is as long as the segment in training and longer in evaluation, where every query attends to the same number
+of keys. Paper: 1.06 and 0.99 bits per byte, word perplexities of 24.0 and 18.3. Not run here.
 
-WikiText-103 comes as three files; `data.splitting='end'` cuts them where they meet up to a few words, and the
-vocabulary is the words of the train part.
+WikiText-103 consists of three files. `data.splitting='end'` splits at the file borders, up to a few words. The
+vocabulary is the words of the training part.
 """
 
 from ml_collections import ConfigDict
@@ -20,14 +20,14 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import transformer_xl_fields
 
-# name: tokens of a segment, rows of a batch, steps, steps of warm-up
+# name: tokens per segment, rows per batch, steps, warm-up steps
 SIZES = {
     'enwik8_12': (512, 22, 400_000, 0),
     'enwik8_24': (768, 64, 400_000, 4_000),
     'wikitext103_base': (150, 60, 200_000, 0),
     'wikitext103_large': (384, 128, 4_000_000, 16_000),
 }
-# name: tokens of a segment, tokens of memory and the largest distance in evaluation
+# name: tokens per segment, memory tokens and largest distance in evaluation
 EVALUATION = {
     'enwik8_12': (80, 2100, 820),
     'enwik8_24': (128, 3800, 1000),
@@ -37,7 +37,7 @@ EVALUATION = {
 
 
 def get_config(size: str = 'enwik8_12') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     length, rows, steps, warmup = SIZES[size]
@@ -62,7 +62,7 @@ def get_config(size: str = 'enwik8_12') -> ConfigDict:
         config.data.vocab_size = 267_735
         config.data.held_out = 0.0021
         config.data.test = 0.0024
-        config.model.loss_chunk = 32  # positions of each row; tails that none of them needs are left out
+        config.model.loss_chunk = 32  # positions per row; a chunk skips the adaptive tails that it does not need
     config.data.length = length  # bytes or words
     config.data.batches = 'streams'
     config.model.memory_length = length

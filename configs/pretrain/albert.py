@@ -3,9 +3,9 @@
 python train.py --config configs/pretrain/albert.py:base --workdir runs/albert_base
 
 The size follows the colon: base, large, xlarge, xxlarge. Parameter counts of encoder and pooler: 11,683,584,
-17,683,968, 58,724,864 and 222,595,584 (tests/models/test_sizes.py). The recipe is that of Lan et al. 2019 (arXiv
-1909.11942, section 4.1) and its released code, but for max_masked: the code's 20 predictions at length 512 would be 4 %
-of the tokens; 15 % are 77. Not run here: the paper used 64 to 512 TPU v3.
+17,683,968, 58,724,864 and 222,595,584 (tests/models/test_sizes.py). The recipe is from Lan et al. 2019 (arXiv
+1909.11942, section 4.1) and its released code, except max_masked: the code's 20 predictions at length 512 would be 4 %
+of the tokens, and 15 % are 77. Not run here: the paper used 64 to 512 TPU v3.
 """
 
 from ml_collections import ConfigDict
@@ -15,10 +15,10 @@ from efficient_attention.models.sizes import albert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """The run of one size."""
+    """Returns the config of one size."""
     config = default_config()
 
-    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 30_000
     config.data.length = 512  # tokens
@@ -26,7 +26,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     config.data.mask_unit = 'ngram'
     config.data.max_ngram = 3  # words
     config.data.max_masked = 77
-    config.data.static_copies = 40  # masks and pairs are drawn forty times, then repeat
+    config.data.static_copies = 40  # forty versions of masks and pairs, then they repeat
     config.data.workers = 8
     config.data.held_out = 0.005
 
@@ -41,7 +41,7 @@ def get_config(size: str = 'base') -> ConfigDict:
 
     config.train.steps = 125_000
     config.train.batch_size = 4096  # rows
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000
     config.eval.every_steps = 5_000

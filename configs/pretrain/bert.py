@@ -4,8 +4,8 @@ python train.py --config configs/pretrain/bert.py:base --workdir runs/bert_base
 
 The size follows the colon: base, large, tiny, mini, small, medium, or any of the 24 miniatures as <layers>x<width>,
 such as 4x256. Parameter counts of encoder and pooler: base 109,482,240, large 335,141,888 (tests/models/test_sizes.py
-has all). The recipe is that of Devlin et al. 2018 (arXiv 1810.04805, A.2) and its released code; 90 % of the paper's
-steps run at length 128, the rest at 512. Not run here: a million steps are days on a TPU pod.
+has all). The recipe is from Devlin et al. 2018 (arXiv 1810.04805, A.2) and its released code. 90 % of the paper's steps
+run at length 128, the rest at 512. Not run here: a million steps take days on a TPU pod.
 """
 
 from ml_collections import ConfigDict
@@ -15,17 +15,17 @@ from efficient_attention.models.sizes import bert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """The run of one size."""
+    """Returns the config of one size."""
     config = default_config()
 
-    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'
     config.data.vocab_size = 30_522
     config.data.length = 128  # tokens; the paper's last 10 % use 512 with max_masked 77
     config.data.pairs = 'nsp'
     config.data.mask_unit = 'token'
     config.data.max_masked = 20
-    config.data.static_copies = 10  # masks and pairs are drawn ten times, then repeat
+    config.data.static_copies = 10  # ten versions of masks and pairs, then they repeat
     config.data.workers = 8
     config.data.held_out = 0.005
 

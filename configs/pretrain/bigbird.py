@@ -2,10 +2,10 @@
 
 python train.py --config configs/pretrain/bigbird.py --workdir runs/bigbird
 
-127,468,800 parameters with pooler (tests/models/test_sizes.py). Recipe of Zaheer et al. 2020 (arXiv 2007.14062,
-appendix E) as far as it is printed: 256 rows, rate 1e-4, 10,000 steps of warm-up; the number of steps is our choice.
-Unlike its code, attention dropout acts on the sparse path too, and random blocks are drawn from all blocks at every
-length. Not run here at this size; a small one is in configs/pretrain/books_long.py.
+127,468,800 parameters with pooler (tests/models/test_sizes.py). The recipe follows Zaheer et al. 2020 (arXiv
+2007.14062, appendix E) as far as it is published: 256 rows, rate 1e-4, 10,000 steps of warm-up. The number of steps is
+our choice. Unlike in the paper's code, attention dropout also acts on the sparse path, and random blocks are sampled
+from all blocks at every length. Not run here at this size; configs/pretrain/books_long.py has a small one.
 """
 
 from ml_collections import ConfigDict
@@ -15,10 +15,10 @@ from efficient_attention.models.sizes import bigbird_fields
 
 
 def get_config() -> ConfigDict:
-    """The base size."""
+    """Returns the config of the base size."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 50_358
     config.data.length = 4096  # tokens
@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 500_000
     config.train.batch_size = 256  # rows
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

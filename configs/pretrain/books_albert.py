@@ -2,19 +2,19 @@
 
 python train.py --config configs/pretrain/books_albert.py --workdir runs/books_albert
 
-Data: 229 English books split by book, 37.3 M tokens to train on (224 books), 0.81 M held out (5 books), in a Unigram
-vocabulary of 8,192. Where it differs from ALBERT: norm before each sub-layer, rotary positions, no dropout.
+Data: 229 English books split by book, 37.3 M training tokens (224 books), 0.81 M held out (5 books), in a Unigram
+vocabulary of 8,192. Differences from ALBERT: pre-norm layers, rotary positions, no dropout.
 
-Run of 2026-11-21, 2 cores of an AMD EPYC (AVX-512), float32, jax 0.10.2, seed 0: 3,000 steps (12.3 M tokens, a third
-of a pass), 1,980,034 parameters, 7,000 tokens/s while the machine was quiet; 68 minutes of wall time beside other work.
-Held out, every example once: masked-token loss 4.189 nats (accuracy 30.0 %, perplexity 65.9), 29.7 % below the unigram
+Run of 2026-11-21, 2 cores of an AMD EPYC (AVX-512), float32, jax 0.10.2, seed 0: 3,000 steps (12.3 M tokens, a third of
+a pass), 1,980,034 parameters, 7,000 tokens/s on the idle machine; 68 minutes of wall time with other load. Held-out
+rows, every example once: masked-token loss 4.189 nats (accuracy 30.0 %, perplexity 65.9), 29.7 % below the unigram
 model's 5.957; sentence order 61.7 %. At step 1,000: 4.601, 58.2 %; at 2,000: 4.313, 59.8 %. N-grams of up to three
-words are masked, so the loss does not compare with that of books_bert. Curve: docs/images/books_albert.svg.
+words are masked, so the loss is not comparable with books_bert. Curve: docs/images/books_albert.svg.
 
-One seed, and the settings of books_bert; a run of 300 steps with the same settings came before it.
+One seed, with the settings of books_bert; a run of 300 steps with the same settings preceded it.
 
-scripts/convert.py cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
-workdir goes into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
+scripts/convert.py cannot export it: no Hugging Face family has pre-norm layers with rotary positions. train.start_from,
+ea.pipeline and scripts/fill_mask.py load its workdir. Models of bert.py and albert.py can be exported.
 """
 
 from ml_collections import ConfigDict
@@ -25,11 +25,11 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """One layer of 256 applied 4 times, embeddings of 128, learning masked n-grams and the order of sentences."""
+    """Returns one layer of width 256 applied 4 times, embeddings of 128, trained on masked n-grams and SOP."""
     config = default_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # of the books
+    config.data.held_out = 0.02  # share of the books
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 8192
     config.data.length = 128  # tokens
@@ -43,10 +43,10 @@ def get_config() -> ConfigDict:
     config.model.sharing = 'all'
     config.model.embedding_width = 128
     config.model.norm = 'pre'
-    config.model.rotary = True  # in place of learned positions: leaves the unigram loss several times sooner
+    config.model.rotary = True  # not learned positions: the loss falls below the unigram loss several times sooner
     config.model.positions = 'none'
     config.model.init_std = 0.05  # near 1 / sqrt(width); at 0.02 so narrow a model stays longer at the unigram loss
-    config.model.dropout_rate = 0.0  # less than one pass over the books: nothing is seen twice
+    config.model.dropout_rate = 0.0  # less than one pass over the books: no token is seen twice
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 4
 

@@ -2,20 +2,20 @@
 
 python train.py --config configs/pretrain/books_bert.py --workdir runs/books_bert
 
-Data: 229 English books split by book, 33.0 M tokens to train on (224 books), 0.71 M held out (5 books). Where it
-differs from BERT: norm before each sub-layer, rotary positions, no dropout, a vocabulary of 8,192.
+Data: 229 English books split by book, 33.0 M training tokens (224 books), 0.71 M held out (5 books). Differences from
+BERT: pre-norm layers, rotary positions, no dropout, a vocabulary of 8,192.
 
 Run of 2026-11-21, 2 cores of an Intel Xeon (AVX-512), float32, jax 0.10.2, seed 0: 2,400 steps (9.8 M tokens, under a
-third of a pass), 6,200 tokens/s on a quiet machine; about 45 minutes of wall time beside other work.
-Held out, every example once: masked-token loss 3.993 nats (accuracy 33.3 %, perplexity 54.2), 37.5 % below the unigram
-model's 6.386; next sentence 63.3 %. At step 1,200: 4.306, 60.0 %. Curve: docs/images/books_bert.svg.
+third of a pass), 6,200 tokens/s on the idle machine; about 45 minutes of wall time with other load. Held-out rows,
+every example once: masked-token loss 3.993 nats (accuracy 33.3 %, perplexity 54.2), 37.5 % below the unigram model's
+6.386; next sentence 63.3 %. At step 1,200: 4.306, 60.0 %. Curve: docs/images/books_bert.svg.
 
-One seed. Four earlier tries on this corpus were stopped by their training loss before step 800, all near the unigram
-loss: learned positions with norm after or before the sub-layers, init_std 0.02 or 0.05, rates 1e-3 and 1.5e-3. Rotary
-positions were then chosen on the quickstart's corpus.
+One seed. Four earlier trials on this corpus were stopped by their training loss before step 800, all near the unigram
+loss. They had learned positions with post-norm or pre-norm layers, init_std 0.02 or 0.05, and rates 1e-3 and 1.5e-3.
+Rotary positions were then chosen on the quickstart's corpus.
 
-scripts/convert.py cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
-workdir goes into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
+scripts/convert.py cannot export it: no Hugging Face family has pre-norm layers with rotary positions. train.start_from,
+ea.pipeline and scripts/fill_mask.py load its workdir. Models of bert.py and albert.py can be exported.
 """
 
 from ml_collections import ConfigDict
@@ -26,11 +26,11 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """4 layers of 256 with a vocabulary of 8,192, learning masked words and next sentences."""
+    """Returns 4 layers of width 256 with a vocabulary of 8,192, trained on masked words and next sentences."""
     config = default_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # of the books
+    config.data.held_out = 0.02  # share of the books
     config.data.tokenizer = 'train:wordpiece'
     config.data.vocab_size = 8192
     config.data.length = 128  # tokens
@@ -42,10 +42,10 @@ def get_config() -> ConfigDict:
     config.model.heads = 4
     config.model.layers = 4
     config.model.norm = 'pre'
-    config.model.rotary = True  # in place of learned positions: leaves the unigram loss several times sooner
+    config.model.rotary = True  # not learned positions: the loss falls below the unigram loss several times sooner
     config.model.positions = 'none'
     config.model.init_std = 0.05  # near 1 / sqrt(width); at 0.02 so narrow a model stays longer at the unigram loss
-    config.model.dropout_rate = 0.0  # less than one pass over the books: nothing is seen twice
+    config.model.dropout_rate = 0.0  # less than one pass over the books: no token is seen twice
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 4
 

@@ -1,14 +1,15 @@
-"""Small encoders that read 4,096 tokens, pretrained with MLM on packed rows of 229 books: mechanisms side by side.
+"""Small encoders on packed rows of 4,096 tokens, pretrained with MLM on 229 books: a comparison of mechanisms.
 
 python train.py --config configs/pretrain/books_long.py:window --workdir runs/books_long_window
 
-The mechanism follows the colon: full (the yardstick), window, bigbird, performer, reformer, full_shared. Everything
-else is equal: seed, data, rotary positions, 300 steps of one row. Held-out masked-LM loss (unigram model 6.396), one
-seed, 2026-11-21, one core of an AMD EPYC, 2 to 19 minutes each beside other work: full 6.026, performer 6.028,
-full_shared 5.752, bigbird 5.745, window 5.429, reformer 5.290. What that says, with curves: docs/results/attention.md.
+The mechanism follows the colon: full (the baseline), window, bigbird, performer, reformer, full_shared. Everything else
+is equal: seed, data, rotary positions, 300 steps of one row. Held-out masked-LM loss (unigram model 6.396), one seed,
+2026-11-21, one core of an AMD EPYC, 2 to 19 minutes each with other load: full 6.026, performer 6.028, full_shared
+5.752, bigbird 5.745, window 5.429, reformer 5.290. docs/results/attention.md discusses these results, with curves.
 
-scripts/convert.py cannot export them: no Hugging Face family has norm before the sub-layers and rotary positions.
-Their workdirs go into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
+scripts/convert.py cannot export them: no Hugging Face family has pre-norm layers with rotary positions.
+train.start_from, ea.pipeline and scripts/fill_mask.py load their workdirs. Models of bert.py and albert.py can be
+exported.
 """
 
 from ml_collections import ConfigDict
@@ -16,25 +17,25 @@ from ml_collections import ConfigDict
 from configs.common import default_config
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
-# name: the fields of `model` that make the mechanism
+# name: `model` fields of the mechanism
 MECHANISMS = {
     'full': {'attention': 'full'},
-    'window': {'attention': 'longformer(64, 64)'},  # 64 positions each side and 64 global ones
+    'window': {'attention': 'longformer(64, 64)'},  # 64 positions to each side and 64 global tokens
     'bigbird': {'attention': 'bigbird(64, 3)'},
     'performer': {'attention': 'favor(128)'},
     'reformer': {'attention': 'lsh(64, 4)', 'shared_qk': True},
-    'full_shared': {'attention': 'full', 'shared_qk': True},  # the yardstick of `reformer`
+    'full_shared': {'attention': 'full', 'shared_qk': True},  # the baseline of `reformer`
 }
 
 
 def get_config(mechanism: str = 'window') -> ConfigDict:
-    """2 layers of 128 with 4 heads and a vocabulary of 8,192, one row of 4,096 tokens a step."""
+    """Returns 2 layers of width 128 with 4 heads and a vocabulary of 8,192, one row of 4,096 tokens per step."""
     if mechanism not in MECHANISMS:
         raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(MECHANISMS)}')
     config = default_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # of the books
+    config.data.held_out = 0.02  # share of the books
     config.data.tokenizer = 'train:wordpiece'
     config.data.vocab_size = 8192
     config.data.length = 4096  # tokens

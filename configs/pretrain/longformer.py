@@ -1,12 +1,12 @@
-"""Longformer-base: MLM on packed rows of 4,096 tokens through a window of 513 keys.
+"""Longformer-base: MLM on packed rows of 4,096 tokens with a window of 513 keys.
 
 python train.py --config configs/pretrain/longformer.py --workdir runs/longformer
 
-148,659,456 parameters with pooler and projections of global tokens (tests/models/test_sizes.py); the latter are left
-out here, because tasks mark tokens as global and pretraining marks none. Sizes, batch (64 rows), steps, rate and
-warm-up are those of Beltagy et al. 2020 (arXiv 2004.05150, section 5), which continues from RoBERTa and decays
-polynomially; here training starts afresh with a linear decay. Not run here at this size; a small one is in
-configs/pretrain/books_long.py.
+148,659,456 parameters with pooler and projections of global tokens (tests/models/test_sizes.py). This config leaves out
+these projections, because tasks mark tokens as global, but pretraining does not. Sizes, batch (64 rows), steps, rate
+and warm-up are from Beltagy et al. 2020 (arXiv 2004.05150, section 5). The paper continues from RoBERTa with a
+polynomial decay; this config starts from scratch with a linear decay. Not run here at this size;
+configs/pretrain/books_long.py has a small one.
 """
 
 from ml_collections import ConfigDict
@@ -16,10 +16,10 @@ from efficient_attention.models.sizes import longformer_fields
 
 
 def get_config() -> ConfigDict:
-    """The base size."""
+    """Returns the config of the base size."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'train:bpe'
     config.data.vocab_size = 50_265
     config.data.length = 4096  # tokens
@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
     config.data.held_out = 0.005
 
     set_fields(config.model, longformer_fields('base'))
-    config.model.global_tokens = 0  # tasks mark tokens as global, pretraining marks none
+    config.model.global_tokens = 0  # tasks mark tokens as global, but pretraining does not
     config.model.dtype = 'bfloat16'
     config.model.remat = 'full'
 
@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 65_000
     config.train.batch_size = 64  # rows
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

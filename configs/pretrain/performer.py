@@ -2,10 +2,10 @@
 
 python train.py --config configs/pretrain/performer.py --workdir runs/performer
 
-Width, layers, heads and feed-forward width are the "regular" ones of Choromanski et al. 2020 (arXiv 2009.14794,
-figure 3: 8 heads, 6 layers, 2,048, 512), as are clipping at 0.5, weight decay 0.1, rate 1e-3 and dropout 0.1 (its
-appendix A.2). FAVOR+ has no attention weights to drop. Features are drawn anew every 1,000 steps. Not run here at
-this size; a small one is in configs/pretrain/books_long.py.
+Sizes are the "regular" ones of Choromanski et al. 2020 (arXiv 2009.14794, figure 3): 8 heads, 6 layers, feed-forward
+width 2,048, width 512. Clipping at 0.5, weight decay 0.1, rate 1e-3 and dropout 0.1 are from its appendix A.2. FAVOR+
+has no attention weights to drop. Features are resampled every 1,000 steps. Not run here at this size;
+configs/pretrain/books_long.py has a small one.
 """
 
 from ml_collections import ConfigDict
@@ -14,10 +14,10 @@ from configs.common import default_config
 
 
 def get_config() -> ConfigDict:
-    """6 layers of 512 with 8 heads."""
+    """Returns 6 layers of width 512 with 8 heads."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 32_768
     config.data.length = 8192  # tokens
@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 200_000
     config.train.batch_size = 64  # rows
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

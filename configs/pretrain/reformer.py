@@ -1,11 +1,11 @@
-"""A Reformer encoder: MLM on packed rows of 8,192 tokens; local attention and LSH attention in turn.
+"""A Reformer encoder: MLM on packed rows of 8,192 tokens; local and LSH attention alternate.
 
 python train.py --config configs/pretrain/reformer.py --workdir runs/reformer
 
-Shared-QK heads of 64, width 512, and every second layer LSH with chunks of 64 and 4 rounds, the others a window of 64
-(the idea of the released configurations, whose sizes are decoders': Kitaev et al. 2020, arXiv 2001.04451). Without
-reversible layers. The recipe is our choice; not run here at this size; a small one is in
-configs/pretrain/books_long.py.
+Shared-QK heads of 64, width 512. Every second layer is LSH with chunks of 64 and 4 rounds; the others have a window of
+64. This follows the released configurations, whose sizes are for decoders (Kitaev et al. 2020, arXiv 2001.04451), but
+without reversible layers. The recipe is our choice. Not run here at this size; configs/pretrain/books_long.py has a
+small one.
 """
 
 from ml_collections import ConfigDict
@@ -14,10 +14,10 @@ from configs.common import default_config
 
 
 def get_config() -> ConfigDict:
-    """6 layers of 512 with 8 heads."""
+    """Returns 6 layers of width 512 with 8 heads."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 32_768
     config.data.length = 8192  # tokens
@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 200_000
     config.train.batch_size = 64  # rows
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

@@ -1,4 +1,4 @@
-"""The ways to prune, by the names that the configs of pruning take."""
+"""Pruning methods, by the names in the arguments of the pruning configs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from configs.common import set_fields
 
 THIRD: dict[str, Any] = {'attention': 'head', 'keep_attention': 0.5, 'feed_forward': 'unit', 'keep': 0.25}
-# The rate of L0's scores is that of Sanh et al. 2020, arXiv 2005.07683.
+# The learning rate of L0's scores is from Sanh et al. 2020, arXiv 2005.07683.
 OF_PENALTIES: dict[str, dict[str, float]] = {
     'soft_movement': {'penalty': 400.0},
     'l0': {'penalty': 125.0, 'learning_rate': 1e-1},
@@ -15,7 +15,7 @@ OF_PENALTIES: dict[str, dict[str, float]] = {
 
 
 def set_pruning(config: ConfigDict, method: str) -> bool:
-    """Sets what a name such as 'movement_15', 'third_magnitude' or 'l0' says; False where there is no such name."""
+    """Sets the fields of a name such as 'movement_15', 'third_magnitude' or 'l0'; returns False for unknown names."""
     name, _, percentage = method.rpartition('_')
     if method in OF_PENALTIES:
         set_fields(config.prune, {'method': method, **OF_PENALTIES[method]})

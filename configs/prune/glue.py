@@ -1,17 +1,20 @@
-"""GLUE's tasks while weights of the layers are pruned, from a checkpoint or a fine-tuned model.
+"""GLUE tasks with weight pruning of the layers during fine-tuning, from a checkpoint or a fine-tuned model.
 
     python train.py --config configs/prune/glue.py:sst2_movement_3 --workdir runs/pruned \
       --config.train.start_from=checkpoints/minilm
 
-After the task come the method and the percentage of the weights that are left: `magnitude` or `movement` (arXiv
-2005.07683), or `random`. `soft_movement` and `l0` have no percentage, --config.prune.penalty decides it: of
-`soft_movement` in 1,500 steps 400 (the default) leaves 68 % of the weights, 2,000 15 %, 4,500 3 % and 8,000 1 %, of
-`l0` 125 (the default) 14 % and 500 2.5 %; more steps leave less, and the last evaluation is the best. With `third_`
-before the method half of the heads and a quarter of the feed-forward units are left, which is a third of the layers'
-weights (`sst2_third_movement`). With a teacher: --config.distill.teacher=runs/sst2.
+The argument is the task, the method and the percentage of weights that remain. Methods: `magnitude`, `movement` (arXiv
+2005.07683) or `random`. With `third_` before the method, half of the heads and a quarter of the feed-forward units
+remain, which is a third of the layers' weights (`sst2_third_movement`).
 
-Six epochs: all weights for the first tenth of the run, the cubic schedule for seven tenths, the final share for the
-last two, of which alone the best evaluation is kept. Figures: docs/results/compression.md.
+`soft_movement` and `l0` have no percentage; --config.prune.penalty determines it. Weights left after 1,500 steps by
+`soft_movement`: 68 % with 400 (the default), 15 % with 2,000, 3 % with 4,500, 1 % with 8,000. By `l0`: 14 % with 125
+(the default), 2.5 % with 500. More steps leave fewer weights, and the last evaluation is the best.
+
+With a teacher: --config.distill.teacher=runs/sst2.
+
+Six epochs: all weights for the first tenth of the run, the cubic schedule for seven tenths, and the final share for the
+last two tenths. Only evaluations in the last two tenths compete for the best checkpoint. Results: docs/results/compression.md.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +24,7 @@ from configs.prune.common import set_pruning
 
 
 def get_config(name: str = 'sst2_movement_3') -> ConfigDict:
-    """Six epochs of batches of 32 at 128 tokens."""
+    """Returns six epochs of batches of 32 at 128 tokens."""
     task, _, method = name.partition('_')
     config = glue_config(task) if task in GLUE_TASKS else None
     if config is None or not set_pruning(config, method):

@@ -1,12 +1,12 @@
-"""SQuAD 1.1 while weights of the layers are pruned (Sanh et al. 2020, arXiv 2005.07683), from a checkpoint.
+"""SQuAD 1.1 with weight pruning of the layers during fine-tuning (Sanh et al. 2020, arXiv 2005.07683).
 
     python train.py --config configs/prune/squad.py:magnitude_50 --workdir runs/pruned_squad \
       --config.train.start_from=checkpoints/minilm
 
-The method and the percentage of the weights that are left are as those of glue.py; `dense` is the same run without
+The argument is the method and the percentage of weights that remain, as in glue.py; `dense` is the same run without
 pruning. The paper: 10 epochs of batches of 16, all weights for the first tenth, the cubic schedule for seven tenths,
-the final share for the last two; scores at 1e-2, weights at 3e-5. In short runs `movement_15` ends at the constant
-answer, so it is not the default: docs/compression.md.
+the final share for the last two tenths; learning rates 1e-2 for scores and 3e-5 for weights. In short runs,
+`movement_15` ends up with a constant answer, so it is not the default: docs/compression.md.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from configs.prune.common import set_pruning
 
 
 def get_config(method: str = 'magnitude_50') -> ConfigDict:
-    """10 epochs at 384 tokens."""
+    """Returns 10 epochs at 384 tokens."""
     config = squad_config('v1')
     if method != 'dense' and not set_pruning(config, method):
         known = 'dense, magnitude_3, movement_15, random_50 or another percentage, soft_movement, l0, third_magnitude, '

@@ -1,12 +1,12 @@
-"""BART base and large: infilling and permutation of sentences (Lewis et al. 2019, arXiv 1910.13461).
+"""BART base and large: text infilling and sentence permutation (Lewis et al. 2019, arXiv 1910.13461).
 
     python train.py --config configs/text_to_text/bart.py:base --workdir runs/bart_base
 
-139,420,416 and 406,291,456 parameters (tests/models/test_text_to_text_sizes.py). Recipe of section 5.1 for large: a
-mask for each span of 30 % of the words, all sentences in another order, 500,000 steps of 8,000 texts; the paper drops
-dropout in the last tenth of them, this run does not. Rate, warm-up, betas and 512 tokens a text are RoBERTa's (Liu et
-al. 2019, arXiv 1907.11692, table 9), as the paper names none. A vocabulary of byte pairs, trained here. Not run here at
-these sizes; a small one is in books.py.
+139,420,416 and 406,291,456 parameters (tests/models/test_text_to_text_sizes.py). The recipe is section 5.1's for large:
+one mask per span over 30 % of the words, sentences in random order, 500,000 steps of 8,000 texts. The paper removes
+dropout in the last tenth of the steps; this config does not. The paper names no rate, warm-up, betas or length. They
+are RoBERTa's (Liu et al. 2019, arXiv 1907.11692, table 9), with 512 tokens per text. The byte-pair vocabulary is
+trained here. Not run here at these sizes; books.py has a small one.
 """
 
 from ml_collections import ConfigDict
@@ -19,12 +19,12 @@ SIZES = {'base': 6e-4, 'large': 4e-4}  # learning rate
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = text_to_text_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
     config.data.held_out = 0.005
     config.data.tokenizer = 'train:bpe'
     config.data.vocab_size = 50_265
@@ -41,7 +41,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     set_fields(config.optimizer, recipe | adam)
     config.train.steps = 500_000
     config.train.batch_size = 8_000  # texts
-    config.train.micro_batches = 1  # more where a device cannot hold its share of the texts
+    config.train.micro_batches = 1  # increase if a device cannot hold its share of the texts
     config.train.log_every_steps = 100
     config.eval.every_steps = 5_000
     config.eval.batch_size = 64

@@ -1,4 +1,4 @@
-"""What the configs from text to text start from: their defaults, or the model of a checkpoint."""
+"""The common base of the text-to-text configs: their defaults, or the model of a checkpoint."""
 
 from ml_collections import ConfigDict, config_dict
 
@@ -6,7 +6,7 @@ from configs.common import default_config
 
 
 def text_to_text_config() -> ConfigDict:
-    """Every field of a run from text to text: the defaults, and pre-norm layers without token types."""
+    """Returns every field of a text-to-text run: the defaults, and pre-norm layers without token types."""
     config = default_config()
     config.task = 'text_to_text'
     config.data.lowercase = False
@@ -19,7 +19,7 @@ def text_to_text_config() -> ConfigDict:
 
 
 def leave_model_open(config: ConfigDict) -> None:
-    """Leaves open what a run from text to text takes from the checkpoint of `train.start_from`."""
+    """Unsets the fields that a text-to-text run takes from the checkpoint of `train.start_from`."""
     config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
     config.data.tokenizer = config_dict.placeholder(str)
     config.data.vocab_size = config_dict.placeholder(int)

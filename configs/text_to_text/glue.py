@@ -1,12 +1,13 @@
-"""GLUE's tasks as text (Raffel et al. 2019, arXiv 1910.10683): 'sst2 sentence: ...' to 'positive', labels as words.
+"""GLUE tasks as text (Raffel et al. 2019, arXiv 1910.10683): 'sst2 sentence: ...' to 'positive', labels as words.
 
     python train.py --config configs/text_to_text/glue.py:sst2 --workdir runs/sst2_text
     python train.py --config configs/text_to_text/glue.py:sst2-pretrained --workdir runs/sst2_t5 \
         --config.train.start_from=<checkpoint>
 
-A small model from scratch, or with -pretrained the encoder-decoder of a workdir or a Hugging Face folder, whose sizes,
-tokenizer and symbols are taken; --config.train.start_random=True draws its parameters anew, for comparison. `eval.py`
-gives the task's metrics. Files are named as the benchmark's own; each can be set: --config.pairs.train=...
+Trains a small model from scratch. With -pretrained, it takes sizes, tokenizer, symbols and parameters of an
+encoder-decoder in a workdir or a Hugging Face folder. For comparison, --config.train.start_random=True initialises its
+parameters randomly. `eval.py` prints the task's metrics. File names are the benchmark's own; each can be changed:
+--config.pairs.train=...
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from ml_collections import ConfigDict
 from configs.common import set_fields
 from configs.text_to_text.common import leave_model_open, text_to_text_config
 
-# task: folder, held-out files, rows to train on
+# task: folder, held-out files, training rows
 TASKS = {
     'cola': ('CoLA', 'dev.tsv', 8_551),
     'sst2': ('SST-2', 'dev.tsv', 67_349),
@@ -29,7 +30,7 @@ TASKS = {
 
 
 def get_config(name: str = 'sst2') -> ConfigDict:
-    """3 epochs of batches of 32 with targets of at most 8 tokens; `name` is a task, or '<task>-pretrained'."""
+    """Returns 3 epochs of batches of 32 with targets of at most 8 tokens; `name` is a task, or '<task>-pretrained'."""
     task, _, start = name.partition('-')
     if task not in TASKS or start not in ('', 'pretrained'):
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(TASKS)}, each with -pretrained")
@@ -41,7 +42,7 @@ def get_config(name: str = 'sst2') -> ConfigDict:
     config.pairs.held_out = f'glue:{task}:{files}'
     config.pairs.target_length = 8
     config.data.length = 128  # tokens of a source
-    config.pairs.buckets = (16, 24, 32, 48, 64)  # sentences of these tasks have some 10 to 50 tokens
+    config.pairs.buckets = (16, 24, 32, 48, 64)  # most sentences of these tasks have 10 to 50 tokens
     if start:
         leave_model_open(config)
     else:

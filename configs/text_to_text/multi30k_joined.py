@@ -1,18 +1,18 @@
-"""Multi30k, German to English, eight sentences to a row: an encoder of full attention and one of a window.
+"""Multi30k, German to English, eight sentences per row: an encoder with full attention and one with a window.
 
     python train.py --config configs/text_to_text/multi30k_joined.py:full --workdir runs/joined_full \
         --config.train.start_from=runs/multi30k
     python train.py --config configs/text_to_text/multi30k_joined.py:window --workdir runs/joined_window \
         --config.train.start_from=runs/multi30k
 
-Eight pairs that follow one another are one, some 140 tokens a side. Both go on from the run of `multi30k.py`, whose
-sizes, tokenizer and parameters they take: a pattern has no parameters of its own. The decoder and its cross-attention
-are full in both.
+Eight consecutive pairs are joined into one, some 140 tokens per side. Both runs continue from the run of `multi30k.py`,
+with its sizes, tokenizer and parameters; a pattern has no parameters. The decoder and its cross-attention are full in
+both.
 
-Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC beside other work, 17 minutes each, from the run of
-1,500 steps of `multi30k.py`: test_2016_flickr in 125 rows, five beams, BLEU (nrefs:1|case:mixed|eff:no|tok:13a|
-smooth:exp|version:2.6.0) 27.4 (`full`) and 28.6 (`window`), held out 2.303 and 2.233 nats a piece, 1.76 and 1.80
-seconds a step, as rows this short are read densely by both.
+Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC with other load, 17 minutes each, from the run of 1,500
+steps of `multi30k.py`. test_2016_flickr in 125 rows, five beams, BLEU
+(nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0): 27.4 (`full`) and 28.6 (`window`). Held-out: 2.303 and
+2.233 nats per piece. Time: 1.76 and 1.80 seconds per step, because both compute such short rows densely.
 """
 
 from ml_collections import ConfigDict
@@ -20,12 +20,12 @@ from ml_collections import ConfigDict
 from configs.common import set_fields
 from configs.text_to_text.common import leave_model_open, text_to_text_config
 
-ENCODERS = {'full': 'full', 'window': 'window(16)'}  # 16 tokens to each side: about a sentence before and one after
+ENCODERS = {'full': 'full', 'window': 'window(16)'}  # 16 tokens to each side: about one sentence before and one after
 JOINED = 8
 
 
 def get_config(name: str = 'full') -> ConfigDict:
-    """Two epochs of 3,625 rows; `name` is the encoder, 'full' or 'window'."""
+    """Returns two epochs of 3,625 rows; `name` is the encoder, 'full' or 'window'."""
     if name not in ENCODERS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ENCODERS)}")
     config = text_to_text_config()

@@ -1,22 +1,25 @@
-"""Multi30k, German to English: the recurrent encoder-decoders with and without attention, on raw text.
+"""Multi30k, German to English: recurrent encoder-decoders with and without attention, on raw text.
 
     python train.py --config=configs/text_to_text/multi30k_recurrent.py:bahdanau --workdir=runs/multi30k_bahdanau
 
-After the colon, of 256 units each: `bahdanau` (arXiv 1409.0473: GRUs, both directions, additive scores, a maxout),
-`no-attention` and `no-attention-reversed` (the same, but all that the decoder knows of the source is its first state),
-`luong` and `luong-feeding` (arXiv 1508.04025: two layers of LSTMs, copied states, `general` scores; without and with
-input feeding) and `sru` (arXiv 1709.02755: two layers with residual sums, in a decoder like `luong`'s). `-half` behind
-any of them has half of each width and fewer steps, for what is compared by override, such as
+The model follows the colon, each with 256 units:
+- `bahdanau` (arXiv 1409.0473): GRUs, bidirectional encoder, additive scores, a maxout.
+- `no-attention` and `no-attention-reversed`: the same, but the decoder only gets the source as its first state.
+- `luong` and `luong-feeding` (arXiv 1508.04025): two layers of LSTMs, copied states, `general` scores; without and with
+  input feeding.
+- `sru` (arXiv 1709.02755): two layers with residual sums, with a decoder like `luong`'s.
+
+With the suffix `-half`, a model has half of each width and fewer steps. It serves comparisons by override, such as
 `--config.model.cross_attention=sparsemax(full) --config.model.score=dot`.
 
-The data, tokenizer, lengths and evaluation are those of multi30k.py. Where the papers have them otherwise: Adam in
-place of Adadelta (`optimizer.name=adadelta`, `learning_rate=1`, `beta2=0.95`) and of gradient descent, pieces for
-words, matrices for the values and the output of attention, one map of the joined annotations to the width.
+Data, tokenizer, lengths and evaluation are the same as in multi30k.py. Differences from the papers: Adam instead of
+Adadelta (`optimizer.name=adadelta`, `learning_rate=1`, `beta2=0.95`) and of gradient descent, pieces instead of words,
+matrices for the values and the output of attention, one map of the joined annotations to the width.
 
-Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC beside other work: BLEU on test_2016_flickr (13a, mixed
-case, 5 beams) 36.5 of `bahdanau` in 36 minutes, 16.0 of `no-attention` in 23. Of 2026-11-25: 34.9 of `sru` in 72, of
-which a step is 0.94 seconds (median), 26.8 of `luong-feeding` in 47, 26.6 of `luong` in 52, 15.8 of
-`no-attention-reversed` in 57. Lengths and alignments: docs/results/recurrent.md; `-half`: docs/results/taxonomy.md.
+Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC with other load. BLEU on test_2016_flickr (13a, mixed
+case, 5 beams): 36.5 for `bahdanau` in 36 minutes, 16.0 for `no-attention` in 23. Runs of 2026-11-25: 34.9 for `sru` in
+72 minutes (median 0.94 seconds per step), 26.8 for `luong-feeding` in 47, 26.6 for `luong` in 52, 15.8 for
+`no-attention-reversed` in 57. docs/results/recurrent.md has lengths and alignments, docs/taxonomy.md results of `-half`.
 """
 
 from ml_collections import ConfigDict
@@ -37,7 +40,7 @@ SETS: dict[str, dict[str, object]] = {
 
 
 def get_config(name: str = 'bahdanau') -> ConfigDict:
-    """The run; `name` as above."""
+    """Returns the config of a model by its name."""
     kind, half = name.removesuffix('-half'), name.endswith('-half')
     if kind not in SETS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(SETS)}, each with -half")
@@ -49,7 +52,7 @@ def get_config(name: str = 'bahdanau') -> ConfigDict:
     for split, file in (('train', 'train'), ('held_out', 'val'), ('test', 'test_2016_flickr')):
         config.pairs[split] = f'lines:data/multi30k/raw/{file}.de.gz,data/multi30k/raw/{file}.en.gz'
     config.pairs.target_length = 96
-    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens a side
+    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens per side
     config.pairs.reverse_source = kind == 'no-attention-reversed' or kind.startswith('luong')
 
     width = 128 if half else 256
@@ -65,7 +68,7 @@ def get_config(name: str = 'bahdanau') -> ConfigDict:
         residual=False,
         embedding_norm=False,
         kernel_init='fan_in',
-        init_std=0.1,  # of tables; kernels go by their inputs
+        init_std=0.1,  # only for tables; kernels are scaled by their inputs
         dropout_rate=0.3,
         attention_dropout_rate=0.0,
         attention_bias=False,
@@ -74,7 +77,7 @@ def get_config(name: str = 'bahdanau') -> ConfigDict:
     if config.model.state_width:
         config.model.state_width = width
     if config.model.source_reading == 'state':
-        config.model.heads, config.model.attention_bias, config.model.attention_dropout_rate = 2, True, 0.1  # unread
+        config.model.heads, config.model.attention_bias, config.model.attention_dropout_rate = 2, True, 0.1  # not read
 
     recipe = dict(learning_rate=1e-3, schedule='cosine', warmup_steps=100, eps=1e-8, weight_decay=0.0)
     set_fields(config.optimizer, recipe | {'bias_correction': True})

@@ -1,15 +1,16 @@
-"""T5, small to 11B, and 1.1, small to XXL: span corruption of C4 (Raffel et al. 2019, arXiv 1910.10683).
+"""T5, small to 11B, and T5 1.1, small to XXL: span corruption of C4 (Raffel et al. 2019, arXiv 1910.10683).
 
     python train.py --config configs/text_to_text/t5.py:small --workdir runs/t5_small
     python train.py --config configs/text_to_text/t5.py:v1_1-base --workdir runs/t5_v1_1_base
 
-60,506,624 parameters of `small`, 76,961,152 of `v1_1-small`; all: tests/models/test_text_to_text_sizes.py. Recipe of
-sections 3.1.2 and 3.1.4 and of the released code: 2^19 steps of 128 rows of 512 tokens, Adafactor with the rate
-0.01 * (10,000 / step)^0.5 (here it rises over the first 10,000 steps, where it is 0.01 in the paper), a loss of 1e-4 on
-the square of log z. Version 1.1 has gates, an output matrix of its own and no dropout. Data: files of JSON lines with a
-field `text`, as C4's English part is published; 32,000 pieces are a SentencePiece model in the paper, and a unigram
-model trained here (`--config.data.tokenizer=spiece.model` takes the released one). Not run here at these sizes; a small
-one is in books.py.
+`small` has 60,506,624 parameters, `v1_1-small` 76,961,152; tests/models/test_text_to_text_sizes.py has all. The recipe
+is from sections 3.1.2 and 3.1.4 and the released code: 2^19 steps of 128 rows of 512 tokens, Adafactor with the rate
+0.01 * (10,000 / step)^0.5, and a loss of 1e-4 on the square of log z. Here the rate rises over the first 10,000 steps;
+in the paper it is 0.01 there. Version 1.1 has gates, a separate output matrix and no dropout.
+
+Data: files of JSON lines with a field `text`, the published form of C4's English part. The 32,000 pieces are a
+SentencePiece model in the paper, and a unigram model trained here (`--config.data.tokenizer=spiece.model` uses the
+released one). Not run here at these sizes; books.py has a small one.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +24,7 @@ RATES = ('dropout_rate', 'attention_dropout_rate', 'feed_forward_dropout_rate')
 
 
 def get_config(size: str = 'small') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = text_to_text_config()
@@ -31,13 +32,13 @@ def get_config(size: str = 'small') -> ConfigDict:
     config.data.source = 'jsonl:data/c4/en/c4-train.*.json.gz#text'
     config.data.held_out = 0.001
     config.data.tokenizer = 'train:unigram'
-    config.data.vocab_size = 32_128  # 32,000 pieces, sentinels, and rows that make it a multiple of 128
-    config.data.length = 512  # tokens, of 568 of a text
+    config.data.vocab_size = 32_128  # 32,000 pieces, sentinels, and padding to a multiple of 128
+    config.data.length = 512  # tokens, made from a text of 568
     config.pairs.target_length = 114
     config.noise.name = 'span_corruption'
 
     version, _, name = size.rpartition('-')
-    # Version 1.1 was pretrained without dropout.
+    # version 1.1 was pretrained without dropout
     set_fields(config.model, t5_v1_1_fields(name) | dict.fromkeys(RATES, 0.0) if version else t5_fields(name))
     config.model.dtype = 'bfloat16'
     config.model.remat = 'full'

@@ -1,22 +1,32 @@
-"""Toy problems of text to text: copy, reverse, sort or add up digits; nothing to download.
+"""Toy text-to-text problems: copy, reverse, sort or add up digits; no download needed.
 
     python train.py --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
     python train.py --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary
 
-The problem follows the colon, and after a dash how positions are told: sinusoidal (the default), learned, t5 or rotary;
-or a recurrent cell: tanh, gru, lstm, sru1 or sru2, in two layers whose decoder attends after each step, or with -state
-behind it begins with the encoder's states and attends to nothing (`copy-gru-state`).
-Sources of 2 to 20 digits to train on and to be evaluated on; `pairs.test` has 21 to 40, which no training pair
-has. Of the held-out sources those of 2 and most of 3 digits are among those to train on, too.
+The problem follows the colon. After a dash comes the encoding of positions: sinusoidal (the default), learned, t5 or
+rotary. Or a recurrent cell: tanh, gru, lstm, sru1 or sru2, in two layers, with a decoder that attends after each step.
+With -state after the cell, the decoder starts with the encoder's states and has no attention (`copy-gru-state`).
 
-Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC, some 6 minutes each, greedy search. Exact match of 500
-held out, 2 to 20 digits: `copy` 1.000 (sinusoidal), 0.976 (learned), 0.986 (t5), 0.996 (rotary); `reverse` 1.000,
-0.994, 0.988, 1.000; `sort` 1.000, 1.000, 1.000, 0.994. Right digits of sources of 31 to 40: `copy` 0.550, 0.366, 0.135,
-0.152, `reverse` 0.064, 0.077, 0.208, 0.369, `sort` 0.113, 0.252, 0.659, 0.335. To 100 digits:
-docs/results/text_to_text.md.
-Of 2026-11-25, beside other work: `sum` 0.732 (sinusoidal), 0.652 (learned), 0.592 (t5), 0.526 (rotary). Every cell, one
-to three minutes each: right digits of `copy` 1.000 with attention and 0.81 to 0.92 without, of `reverse` 1.000 and 0.82
-to 0.92, of `sort` 0.997 and 0.952 or more, of `sum` 0.81 to 0.94 and 0.87 to 0.96: docs/results/recurrent.md.
+Training and held-out sources have 2 to 20 digits; `pairs.test` has 21 to 40, which no training pair has. Held-out
+sources of 2 digits, and most of 3 digits, also occur in training.
+
+Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC, some 6 minutes each, greedy search. Exact match on 500
+held-out sources of 2 to 20 digits (sinusoidal, learned, t5, rotary):
+- `copy`: 1.000, 0.976, 0.986, 0.996.
+- `reverse`: 1.000, 0.994, 0.988, 1.000.
+- `sort`: 1.000, 1.000, 1.000, 0.994.
+- `sum`: 0.732, 0.652, 0.592, 0.526 (2026-11-25, with other load).
+
+Share of right digits for sources of 31 to 40 digits, in the same order (up to 100 digits: docs/results/text_to_text.md):
+- `copy`: 0.550, 0.366, 0.135, 0.152.
+- `reverse`: 0.064, 0.077, 0.208, 0.369.
+- `sort`: 0.113, 0.252, 0.659, 0.335.
+
+Recurrent cells, one to three minutes each (2026-11-25, docs/results/recurrent.md), share of right digits over all cells:
+- `copy`: 1.000 with attention, 0.81 to 0.92 without.
+- `reverse`: 1.000 and 0.82 to 0.92.
+- `sort`: 0.997 and 0.952 or more.
+- `sum`: 0.81 to 0.94 and 0.87 to 0.96.
 """
 
 from ml_collections import ConfigDict
@@ -34,7 +44,7 @@ POSITIONS: dict[str, dict[str, object]] = {
 RECURRENT: dict[str, object] = {'bidirectional': True, 'state_width': 128, 'positions': 'none', 'feed_forward': False}
 RECURRENT |= {'initial_state': 'map', 'embedding_scale': False, 'heads': 1}
 ATTENDING: dict[str, object] = {'source_reading': 'after', 'attention_bias': False}
-# The last two are not read.
+# without attention, heads and attention dropout have no effect
 BLIND: dict[str, object] = {'source_reading': 'state', 'heads': 2, 'attention_dropout_rate': 0.1}
 for cell in ('tanh', 'gru', 'lstm', 'sru1', 'sru2'):
     POSITIONS[cell] = RECURRENT | {'cell': cell} | ATTENDING
@@ -42,7 +52,7 @@ for cell in ('tanh', 'gru', 'lstm', 'sru1', 'sru2'):
 
 
 def get_config(name: str = 'reverse') -> ConfigDict:
-    """2 + 2 layers of 128, 0.9 M parameters of attention."""
+    """Returns 2 + 2 layers of width 128; with attention, 0.9 M parameters."""
     problem, _, positions = name.partition('-')
     positions = positions or 'sinusoidal'
     if problem not in PROBLEMS or positions not in POSITIONS:

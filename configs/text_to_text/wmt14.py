@@ -2,17 +2,18 @@
 
     python train.py --config configs/text_to_text/wmt14.py:base --workdir runs/wmt14_base
 
-Data: 4.5 million pairs to train on, newstest2013 held out, newstest2014 to test, in two parallel files each under
-`data/wmt14/`, a sentence a line; each can be set: --config.pairs.train=... A joint vocabulary of 37,000 pieces, byte
-pairs in the paper, a unigram model here.
+Data: 4.5 million training pairs, newstest2013 held out, newstest2014 for the test, each in two parallel files under
+`data/wmt14/`, one sentence per line. Each file can be changed: --config.pairs.train=... The joint vocabulary of 37,000
+pieces is byte-pair encoded in the paper and a unigram model here.
 
-Recipe of sections 5.3 and 5.4 and table 3: Adam with betas 0.9 and 0.98 and epsilon 1e-9; the rate rises over 4,000
-steps to width^-0.5 * 4000^-0.5 and then falls with the square root of the step; dropout 0.1 and 0.3, label smoothing
-0.1; 100,000 and 300,000 steps of some 25,000 tokens a side. The paper averages the last 5 (big: 20) checkpoints and
-searches with 4 beams, alpha 0.6 and 50 tokens beyond the source's. Paper: BLEU 27.3 and 28.4, of 65 and 213 million
-parameters (here 63,082,496 and 214,245,376; tests/models/test_text_to_text_sizes.py). Not run here.
-`eval.py --average 5` takes the mean of the 5 checkpoints that are kept, 5,000 steps apart; the paper's are 10 minutes
-apart.
+The recipe is from sections 5.3 and 5.4 and table 3: Adam with betas 0.9 and 0.98 and epsilon 1e-9. The rate rises over
+4,000 steps to width^-0.5 * 4000^-0.5 and then falls with the square root of the step. Dropout is 0.1 and 0.3, label
+smoothing 0.1. Training takes 100,000 and 300,000 steps of some 25,000 tokens per side. The paper averages the last 5
+(big: 20) checkpoints and searches with 4 beams, alpha 0.6 and at most 50 tokens more than the source. Paper: BLEU 27.3
+and 28.4, with 65 and 213 million parameters (here 63,082,496 and 214,245,376; tests/models/test_text_to_text_sizes.py).
+Not run here.
+
+`eval.py --average 5` averages the 5 checkpoints that are kept, 5,000 steps apart; the paper's are 10 minutes apart.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +26,7 @@ SIZES = {'base': 100_000, 'big': 300_000}  # steps
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """A size of `SIZES`."""
+    """Returns the config of a size in `SIZES`."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = text_to_text_config()
@@ -37,7 +38,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     config.data.vocab_size = 37_000
     config.data.length = 128
     config.pairs.target_length = 128
-    config.pairs.packed = True  # rows of as many pairs as they hold: batches have as many tokens, as in the paper
+    config.pairs.packed = True  # several pairs per row, so that batches have the same number of tokens, as in the paper
 
     set_fields(config.model, vaswani_fields(size) | {'norm': 'post'})
 
@@ -45,7 +46,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     adam = {'beta2': 0.98, 'eps': 1e-9, 'weight_decay': 0.0, 'bias_correction': True}
     set_fields(config.optimizer, recipe | adam)
     config.train.steps = SIZES[size]
-    config.train.batch_size = 196  # rows of 128: 25,088 tokens a side
+    config.train.batch_size = 196  # rows of 128: 25,088 tokens per side
     config.train.label_smoothing = 0.1
     config.train.log_every_steps = 100
     config.eval.every_steps = 5_000

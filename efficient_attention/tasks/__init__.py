@@ -1,1 +1,1 @@
-"""What a run learns: each task joins data, model, objective and metrics behind one interface (task.py)."""
+"""Training tasks. A task joins data, model, objective and metrics behind one interface (task.py)."""

@@ -1,4 +1,4 @@
-"""Pretraining of encoder-decoders: from what noise has left of documents back to their texts, as T5 and BART do it."""
+"""Denoising pretraining of encoder-decoders: the decoder restores documents from corrupted text, as in T5 and BART."""
 
 import functools
 from collections.abc import Iterator
@@ -26,18 +26,18 @@ from efficient_attention.tasks.task import HostBatch
 
 
 class DenoisingTask(EncoderDecoderTask):
-    """Text to text where `noise.name` asks for a noise: the pairs are made of documents, which a corpus holds."""
+    """Denoising pretraining; `noise.name` chooses how source and target are made from the documents of a corpus."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepares the corpus, or opens it where that was done before.
+        """Prepares the corpus, or opens a corpus that is already prepared.
 
         Raises:
-            InputError: the corpus, the tokenizer or the lengths do not serve; names which.
+            InputError: the corpus, the tokenizer or the lengths do not fit the config; the message names which.
         """
         self.set_up(config)
         loaded = loaded_tokenizer(config.data, is_text_to_text=True)
         if loaded is not None:
-            self.checked_ids(loaded)  # before a corpus is prepared with it
+            self.checked_ids(loaded)  # fail before the corpus is prepared with this tokenizer
         self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
         ids, begin = self.checked_ids(self.tokenizer)
@@ -55,10 +55,10 @@ class DenoisingTask(EncoderDecoderTask):
         self.spans = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
 
     def checked_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
-        """What the noise needs of a tokenizer, and the id of `pairs.begin` (-1: none).
+        """Returns the special ids of a tokenizer, and the id of `pairs.begin` (-1 = none).
 
         Raises:
-            InputError: it lacks an end, a sentinel or a mask, or has more pieces than the model.
+            InputError: the tokenizer lacks an end, sentinel or mask token, or has more pieces than the model.
         """
         config, begin = self.config, self.config.pairs.begin
         ids = text_to_text_ids(tokenizer, config.data.tokenizer, start=config.pairs.start)
@@ -74,12 +74,12 @@ class DenoisingTask(EncoderDecoderTask):
         return ids, found
 
     def make_noise(self, ids: TextToTextIds) -> Noise:
-        """The config's noise."""
+        """Returns the noise function that the config describes."""
         config = self.config.noise
         if self.has_spans:
             sentinels = np.array(ids.sentinels[: self.spans], np.int32)
             return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
-        assert ids.mask is not None  # see `checked_ids`
+        assert ids.mask is not None  # `checked_ids` has raised if there is no mask token
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property
@@ -91,7 +91,7 @@ class DenoisingTask(EncoderDecoderTask):
         return [*spans, *held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
     def rows_of(self, corpus: Corpus, *, is_training: bool) -> NoisedRows:
-        """The rows of a split; raises InputError where it has too little text."""
+        """Returns the noised rows of a split; raises InputError if the split has too little text."""
         return NoisedRows(corpus, self.noise, self.ends, self.config.train.seed, is_training=is_training)
 
     @property
@@ -106,7 +106,7 @@ class DenoisingTask(EncoderDecoderTask):
 
     @functools.cached_property
     def held_out(self) -> NoisedRows:
-        """The rows to evaluate on."""
+        """The held-out rows."""
         return self.rows_of(self.corpus.held_out, is_training=False)
 
     def rows_per_epoch(self) -> int:
@@ -127,24 +127,24 @@ class DenoisingTask(EncoderDecoderTask):
         return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out)
 
     def tokens_per_step(self) -> float:
-        """See `Task`; of both sides."""
+        """Returns the tokens per step of sources and targets together; see `Task`."""
         return float(self.config.train.batch_size * sum(self.lengths))
 
     def training_flops(self) -> float:
-        """See `Task`; backward counts twice the forward."""
+        """See `Task`. The backward pass counts as two forward passes."""
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *self.lengths)
 
 
 def ends_of(config: RunConfig) -> int:
-    """How many tokens a source or a target has beside its text."""
+    """Returns how many special tokens a source or a target has besides its text."""
     return 1 + bool(config.pairs.begin)
 
 
 def text_sizes(config: RunConfig) -> tuple[int, tuple[int, int]]:
-    """The most tokens of a text, and of a source and a target that are made of it, ends not counted.
+    """Returns the longest text, and the longest source and target made from it, in tokens without special tokens.
 
     Raises:
-        InputError: `data.length` and `pairs.target_length` leave room for no text.
+        InputError: `data.length` or `pairs.target_length` is too short to hold any text.
     """
     room = config.data.length - ends_of(config), config.pairs.target_length - ends_of(config)
     if config.noise.name == 'span_corruption':

@@ -1,4 +1,4 @@
-"""The rows of a fine-tuning run: a problem's files, read and encoded when they are first asked for."""
+"""Rows of a fine-tuning run: reads and encodes the files of a problem at first use, and caches the rows."""
 
 import functools
 from pathlib import Path
@@ -13,13 +13,16 @@ from efficient_attention.tasks.problems.registry import make_problem
 
 
 class EncodedExamples:
-    """The rows of a problem's splits, read and encoded when first asked for, and kept."""
+    """The encoded rows of a problem's splits, read at first use and cached."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         self.problem: Problem[Any, Any] = make_problem(config, encoder, length)
 
     def read(self, split: str) -> list[Any]:
-        """The examples of a split; raises InputError as `Problem.read`, with the field where no file is found."""
+        """Returns the examples of a split; raises InputError as `Problem.read`.
+
+        If no file is found, the message names the config field.
+        """
         try:
             return self.problem.read(split)
         except InputError as error:
@@ -33,7 +36,7 @@ class EncodedExamples:
         """Training rows.
 
         Raises:
-            InputError: there are none.
+            InputError: the training files give no row.
         """
         features = self.problem.encode(self.read('train'), is_training=True)
         if not features:
@@ -42,12 +45,12 @@ class EncodedExamples:
 
     @functools.cached_property
     def dev_examples(self) -> dict[str, list[Any]]:
-        """The examples of each dev split."""
+        """The examples of each dev split, by the name of the split."""
         return {split: self.read(split) for split in self.problem.dev_splits}
 
     @functools.cached_property
     def test_examples(self) -> dict[str, list[Any]]:
-        """The examples of the test split, under its name; raises InputError where one has no label."""
+        """{'test': the test examples}; raises InputError if an example has no label."""
         examples = self.read('test')
         for example in examples:
             if not self.problem.is_labelled(example):
@@ -57,19 +60,19 @@ class EncodedExamples:
 
     @functools.cached_property
     def dev(self) -> dict[str, list[Feature]]:
-        """The rows of each dev split."""
+        """The rows of each dev split, by the name of the split."""
         return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
     @functools.cached_property
     def test(self) -> dict[str, list[Feature]]:
-        """The rows of the test split, under its name."""
+        """{'test': the test rows}."""
         return {split: self.problem.encode(examples) for split, examples in self.test_examples.items()}
 
 
 def load_examples(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
-    """The rows of a config's examples for the tokenizer in a file.
+    """Returns the encoded rows of a config's examples, for the tokenizer file that the config names.
 
     Raises:
-        InputError: the tokenizer or the config does not serve.
+        InputError: the tokenizer or the config is invalid.
     """
     return EncodedExamples(examples, text_encoder(Path(data.tokenizer), lowercase=data.lowercase), data.length)

@@ -1,4 +1,4 @@
-"""What the two tasks of encoder-decoders, pairs and documents with noise, have in common."""
+"""The common base of the two encoder-decoder tasks: text-to-text pairs, and denoising of documents."""
 
 import abc
 from pathlib import Path
@@ -17,9 +17,9 @@ from efficient_attention.whole_files import write_atomically
 
 
 class EncoderDecoderTask(Task, abc.ABC):
-    """Model, objective, metrics and tokenizer of a run from text to text."""
+    """Model, objective, metrics and tokenizer of an encoder-decoder run."""
 
-    tokenizer: Tokenizer  # of sources, and of targets that have none of their own
+    tokenizer: Tokenizer  # of sources; also of targets, unless targets have a separate tokenizer
     held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
     def set_up(self, config: RunConfig) -> None:
@@ -30,7 +30,7 @@ class EncoderDecoderTask(Task, abc.ABC):
 
     @property
     def evaluation_objective(self) -> TextToText:
-        """Without smoothing: the cross-entropy itself is the loss."""
+        """The loss without label smoothing, so that the reported loss is the cross-entropy."""
         return TextToText()
 
     @property
@@ -41,20 +41,20 @@ class EncoderDecoderTask(Task, abc.ABC):
     @property
     @abc.abstractmethod
     def training(self) -> object:
-        """The rows or batches to train on, made when they are first asked for."""
+        """The rows or batches to train on, made at first use."""
 
     @property
     @abc.abstractmethod
     def held_out(self) -> object:
-        """Those to evaluate on."""
+        """The rows or batches to evaluate on, made at first use."""
 
     @property
     @abc.abstractmethod
     def longest(self) -> tuple[int, int]:
-        """The most tokens of a row of sources, and of one of targets."""
+        """The most tokens of a source row and of a target row."""
 
     def batch_shapes(self) -> BatchShapes:
-        """See `Task`; of the longest rows."""
+        """See `Task`. The rows have the maximum lengths."""
         source, target = (
             jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.longest
         )
@@ -70,13 +70,13 @@ class EncoderDecoderTask(Task, abc.ABC):
             _ = self.held_out
 
     def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
-        """The encoder-decoder."""
+        """Returns the encoder-decoder with initial parameters."""
         return EncoderDecoder(self.model, rngs=rngs)
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """The means as they are."""
+        """Returns the means unchanged."""
         return means
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the tokenizer."""
+        """Writes the tokenizer into the workdir."""
         write_atomically(workdir / TOKENIZER, self.tokenizer.to_str(pretty=True))

@@ -1,4 +1,4 @@
-"""Fine-tuning: a problem's rows as batches, and its official metrics as those of a run."""
+"""The fine-tuning task: batches from the rows of a problem, and the problem's official metrics."""
 
 import functools
 import hashlib
@@ -30,23 +30,23 @@ from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.whole_files import write_atomically
 
-SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
+SELECTED = ('squad', 'hotpotqa')  # formats whose file names may end in a selection, see data/examples/selections.py
 
 
 class FineTuningTask(Task):
-    """One problem with one model."""
+    """Fine-tuning of one model on one problem."""
 
     has_short_batches = True
 
     def __init__(self, config: RunConfig, examples: EncodedExamples | None = None) -> None:
-        """Reads the dev splits; the training files when they are first trained on.
+        """Reads the dev splits; the training files are read at first use.
 
         Args:
-            config: of the run.
-            examples: those of the config, where they are read already.
+            config: the run's config.
+            examples: the config's examples, if they are already loaded.
 
         Raises:
-            InputError: files, labels, tokenizer or model do not serve; names which.
+            InputError: files, labels, tokenizer or model do not fit the config; the message names which.
         """
         data, model, head, fields = config.data, config.model, config.head, config.examples
         self.data, self.model, self.head, self.examples = data, model, head, fields
@@ -61,7 +61,7 @@ class FineTuningTask(Task):
         if fields.has_global != (model.global_tokens > 0):
             raise InputError(
                 f'examples.has_global is {fields.has_global} with model.global_tokens {model.global_tokens}; '
-                'tokens are marked where the model has places for them, and nowhere else'
+                'it must be True if model.global_tokens is above 0, and False otherwise'
             )
         self.batch_size, self.seed, self.eval_batch_size = (
             config.train.batch_size,
@@ -71,7 +71,7 @@ class FineTuningTask(Task):
         self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.split = 'test' if config.eval.split == 'test' else 'dev'
-        # Before any rows are prepared, so that files that are not there are named at once.
+        # Before any rows are prepared, so that missing files are reported at once.
         self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
         self.dev = [feature for features in getattr(self.encoded, self.split).values() for feature in features]
         if not self.dev:
@@ -80,7 +80,7 @@ class FineTuningTask(Task):
         check_global(self.dev, model)
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
-        """Batches of these rows."""
+        """Returns batches of the given rows."""
         pad, is_row_alone = self.problem.encoder.pad, self.model.reads_length
         sizes = self.examples.buckets, self.data.length, batch_size, pad, self.seed
         return FeatureBatches(features, *sizes, is_row_alone, self.examples.sentences)
@@ -100,7 +100,7 @@ class FineTuningTask(Task):
         return len(self.encoded.train)
 
     def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
-        """The encoder with its head."""
+        """Returns the encoder with its task head."""
         return FineTuningModel(self.model, self.head, rngs=rngs)
 
     def training_batches(
@@ -110,11 +110,11 @@ class FineTuningTask(Task):
         return self.training.training(start_step, stop_step, process_index, process_count)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`; the rows of all dev splits, one split after another, or those of the test split."""
+        """See `Task`. Yields the rows of all dev splits, one split after another, or the rows of the test split."""
         return self.batches(self.dev, self.eval_batch_size).evaluation(process_index, process_count)
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
-        """The official metrics of each dev split, or of the test split."""
+        """Returns the official metrics of each dev split, or of the test split."""
         scores: dict[str, float] = {}
         start = 0
         for split, examples in getattr(self.encoded, f'{self.split}_examples').items():
@@ -125,7 +125,7 @@ class FineTuningTask(Task):
         return scores
 
     def use_thresholds(self, chosen: Mapping[str, float]) -> None:
-        """Scores rows of other splits than dev by thresholds that were chosen on dev; others stay as they are."""
+        """Sets thresholds that were chosen on the dev split, to score other splits; other thresholds stay unchanged."""
         self.problem.thresholds |= {name: chosen[name] for name in self.problem.thresholds if name in chosen}
 
     @property
@@ -134,7 +134,7 @@ class FineTuningTask(Task):
         return self.problem.notes
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """The means as they are."""
+        """Returns the means unchanged."""
         return means
 
     def tokens_per_step(self) -> float:
@@ -142,10 +142,10 @@ class FineTuningTask(Task):
         return self.training.tokens_per_step()
 
     def training_flops(self) -> float:
-        """See `Task`; backward counts twice the forward, at the mean length of a batch."""
+        """See `Task`. The backward pass counts as two forward passes, at the mean row length of a batch."""
         rows = self.batch_size
         if self.head.kind in OF_SEVERAL:
-            rows *= len(self.encoded.train[0]['tokens'])  # each choice, or tower, is a row of the encoder
+            rows *= len(self.encoded.train[0]['tokens'])  # each choice or tower is a row of the encoder
         length = max(int(self.tokens_per_step() / rows), 1)
         above = 0.0
         if self.head.sentence_layers:
@@ -156,16 +156,16 @@ class FineTuningTask(Task):
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Of the tokenizer of the examples."""
+        """The vocabulary of the examples' tokenizer."""
         return self.problem.encoder.tokenizer.get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the tokenizer."""
+        """Writes the tokenizer into the workdir."""
         write_atomically(workdir / 'tokenizer.json', self.problem.encoder.tokenizer.to_str(pretty=True))
 
 
 def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where the head is not of the kind or size that the problem needs, or a field is not read."""
+    """Raises InputError if the head's kind or size does not match the problem, or if an unused head field is set."""
     if head.kind != problem.head:
         raise InputError(
             f'head.kind is {head.kind!r}; examples.problem {problem.config.problem!r} needs {problem.head!r}'
@@ -182,7 +182,7 @@ def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
 
 
 def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where a head of classes has another number of them than the problem."""
+    """Raises InputError if a classification head and the problem have different numbers of classes."""
     if head.kind in (*OF_ROWS, 'token') and head.outputs != problem.outputs:
         raise InputError(
             f'head.outputs is {head.outputs}; the examples have {problem.outputs} ({", ".join(problem.labels)})'
@@ -190,15 +190,20 @@ def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
 
 
 def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
-    """Raises InputError where a row has more global tokens than the model has places for."""
-    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # of each row
+    """Raises InputError if a row has more global tokens than `model.global_tokens`."""
+    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # one array per row
     most = max((int(counts.max()) for counts in marked), default=0)
     if most > model.global_tokens:
-        raise InputError(f'a row has {most} global tokens; model.global_tokens {model.global_tokens} must be as many')
+        raise InputError(
+            f'a row has {most} global tokens; model.global_tokens {model.global_tokens} must be at least as many'
+        )
 
 
 def files_digest(config: ExamplesConfig) -> str:
-    """SHA-256 of the training and dev files; of a TFDS set that of its name, of a long-range set of what it is."""
+    """Returns one SHA-256 for the training and dev data.
+
+    It covers the content of files, the names of TFDS datasets, and the identity of long-range datasets.
+    """
     total = hashlib.sha256()
     for split in ('train', 'dev'):
         is_arena = config.format == ARENA
@@ -208,13 +213,13 @@ def files_digest(config: ExamplesConfig) -> str:
 
 
 def content_digests(config: ExamplesConfig, split: str) -> list[str]:
-    """SHA-256 of the files of each glob of a split; a TFDS set's name."""
+    """Returns the SHA-256 of each glob's files, or the name of a TFDS dataset, for one split."""
     names = file_names(config, split)
     return [name if name.startswith('tfds:') else digest_files(_found(name, split)) for name in names]
 
 
 def _found(name: str, split: str) -> tuple[Path, ...]:
-    """The files of a glob; raises InputError that names the field where there are none."""
+    """Returns the files of a glob; raises InputError with the config field if there are none."""
     try:
         return find_files(name)
     except InputError as error:
@@ -222,7 +227,7 @@ def _found(name: str, split: str) -> tuple[Path, ...]:
 
 
 def file_names(config: ExamplesConfig, split: str) -> list[str]:
-    """The globs and TFDS names of a split, without selections and with folders of GLUE as files."""
+    """Returns the globs and TFDS names of a split, without selections; a GLUE folder is replaced by its files."""
     text = getattr(config, split)
     if config.format == 'glue':
         return glue_sources(text, split)
@@ -231,5 +236,5 @@ def file_names(config: ExamplesConfig, split: str) -> list[str]:
 
 
 def tokenizer_digest(encoder: TextEncoder) -> str:
-    """SHA-256 of the tokenizer."""
+    """Returns the SHA-256 of the tokenizer."""
     return hashlib.sha256(json.dumps(json.loads(encoder.tokenizer.to_str()), sort_keys=True).encode()).hexdigest()

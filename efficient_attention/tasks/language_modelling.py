@@ -1,4 +1,4 @@
-"""Language modelling with a decoder: each token of a text from those before it."""
+"""The language-modelling task: a decoder predicts each token of a text from the tokens before it."""
 
 import dataclasses
 import math
@@ -32,13 +32,13 @@ PERPLEXITIES = {'tokenizer': 'causal_lm_perplexity', 'words': 'word_perplexity'}
 
 
 class LanguageModellingTask(Task):
-    """Causal language modelling on the bytes, characters, words or pieces of a text, or the bytes of images."""
+    """Causal language modelling on bytes, characters, words or tokenizer pieces of a text, or on image bytes."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepares the text, or opens it where that was done before.
+        """Prepares the text, or opens a text that is already prepared.
 
         Raises:
-            InputError: the text, the tokenizer, the attention or the sizes do not serve; names which.
+            InputError: text, tokenizer, attention or sizes do not fit the config; the message names which.
         """
         self.set_up(config)
         data, model, evaluation = self.data, self.model, self.evaluation
@@ -60,7 +60,7 @@ class LanguageModellingTask(Task):
             )
         self.check_evaluation()
         if has_held_out(data.held_out, evaluation.split):
-            self.evaluation_batches(0, 1)  # raises now what would else end the run at its first evaluation
+            self.evaluation_batches(0, 1)  # raises now, instead of at the first evaluation
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
@@ -81,7 +81,7 @@ class LanguageModellingTask(Task):
         return dict.fromkeys(('tokens', 'targets', 'segments'), ids_BL) | {'weights': ids_BL.update(dtype=np.float32)}
 
     def check_evaluation(self) -> None:
-        """Raises InputError where there is too little text for the evaluation that is asked for."""
+        """Raises InputError if the split has too little text for the configured evaluation."""
         split, tokens = self.evaluation.split, len(self.text.splits[self.evaluation.split])
         if split == 'test' and not tokens:
             raise InputError("the run has no test split: it needs data.test above 0, with data.splitting 'end'")
@@ -97,20 +97,20 @@ class LanguageModellingTask(Task):
         return [*notes, *few_held_out_note(share, tokens)]
 
     def rows_per_epoch(self) -> int:
-        """See `Task`; windows overlap, and these are the rows of a text that is cut into windows side by side."""
+        """See `Task`. Training windows overlap; this counts the rows of the text cut into windows without overlap."""
         return self.rows('train', self.data.length).targets // self.data.length
 
     def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """The decoder, or the model of both directions."""
+        """Returns the decoder, or the bidirectional model."""
         return make_language_model(self.model, rngs)
 
     def make_evaluation_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """The model with the evaluation's memory."""
+        """Returns the model with the memory lengths of the evaluation."""
         return make_language_model(self.evaluation_model, rngs)
 
     @property
     def evaluation_objective(self) -> LanguageModelling:
-        """The objective with the evaluation's memory."""
+        """The objective with the memory lengths of the evaluation."""
         return LanguageModelling(self.evaluation_model)
 
     def training_batches(
@@ -126,7 +126,7 @@ class LanguageModellingTask(Task):
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`; each token but the first of the split with what a unigram model loses on it."""
+        """See `Task`. Covers each token of the split except the first, with its loss under a unigram model."""
         rows = self.rows(self.evaluation.split, self.context)
         block = HostBlock(self.evaluation.batch_size, process_index, process_count)
         if self.evaluation_model.memory_length:
@@ -136,14 +136,14 @@ class LanguageModellingTask(Task):
         return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
 
     def rows(self, split: str, length: int) -> TextRows:
-        """A split as rows of `length` tokens, with the config's document boundaries."""
+        """Returns a split as rows of `length` tokens, with the document boundaries of the config."""
         return self.text.rows(split, length, cut_at_documents=self.data.cut_at_documents)
 
     @property
     def protocol(self) -> dict[str, str | int]:
-        """How the text is evaluated: by segments with memory, by segments without, or by a sliding window.
+        """How the text is evaluated: 'memory', 'no_context' (separate segments) or 'sliding_window', with all lengths.
 
-        With memory the text is cut into `streams` equal parts, each of which begins without any.
+        With memory, the text is cut into `streams` equal parts. Each part starts with an empty memory.
         """
         model = self.evaluation_model
         name = 'no_context' if self.stride == self.context else 'sliding_window'
@@ -162,7 +162,7 @@ class LanguageModellingTask(Task):
         return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Adds the units' bits or perplexity; compares with the unigram model where that was counted."""
+        """Adds bits or perplexity per unit, and the improvement over the unigram model if its loss was measured."""
         metrics = dict(means)
         loss = metrics['causal_lm_loss']
         if self.data.units in BITS:
@@ -174,38 +174,39 @@ class LanguageModellingTask(Task):
         return metrics
 
     def metric_names(self) -> frozenset[str]:
-        """The names of the held-out metrics."""
+        """Returns the names of the held-out metrics."""
         names = [f'causal_lm_{name}' for name in ('loss', 'accuracy', 'unigram_loss', 'weight')]
         names += [f'backward_lm_{name}' for name in ('loss', 'accuracy', 'weight')] * self.model.directions_apart
         names += [f'{term}_{name}' for term in told_losses(self.evaluation_model) for name in ('loss', 'weight')]
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
-        """See `Task`; backward counts twice the forward, and every position is predicted."""
+        """See `Task`. The backward pass counts as two forward passes, and every position is predicted."""
         model, length = self.model, self.data.length
         width = model.embedding_width if model.tied_output else model.width
-        # In chunks, the tails of an adaptive softmax are computed where they are needed, and left out here.
+        # A chunked loss computes the tails of an adaptive softmax only for rare tokens, so the tails are not counted.
         cutoffs = model.adaptive_cutoffs if model.loss_chunk else ()
         words = cutoffs[0] + len(cutoffs) if cutoffs else model.vocab_size
         head = width * words + (model.width * width if width != model.width else 0)
         return 3.0 * self.batch_size * (encoder_flops(model, length, predictions=0) + 2.0 * length * head)
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the vocabulary, where there is one."""
+        """Writes the vocabulary into the workdir, if there is one."""
         self.text.units.save(workdir)
 
 
 def make_language_model(model: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """The model of a config."""
+    """Returns the language model that a config describes, with initial parameters."""
     return TwoWayLanguageModel(model, rngs=rngs) if model.directions_apart else Decoder(model, rngs=rngs)
 
 
 def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
-    """The model's config with the evaluation's memory.
+    """Returns the model's config with the memory lengths of the evaluation.
 
     Raises:
-        InputError: a stride together with memory, which gives every token its context already; a compressed memory that
-            nothing leaves for, or that nothing compresses into, or segments that do not divide by its rate.
+        InputError: `eval.stride` is set together with memory, which already gives every token its context; or a
+            compressed memory is set without memory, or without `model.compression`; or the segment length is not a
+            multiple of the compression rate.
     """
     chosen = {name: getattr(evaluation, name) for name in ('memory_length', 'compressed_length', 'clamp_length')}
     chosen = {name: value for name, value in chosen.items() if value >= 0}

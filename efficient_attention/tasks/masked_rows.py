@@ -1,4 +1,4 @@
-"""Masked pretraining on the rows of a long-range task, for a classifier that then starts from it."""
+"""Masked-LM pretraining on the rows of a long-range task, to initialise a classifier for the same task."""
 
 import functools
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losse
 from efficient_attention.tasks.task import HostBatch
 from efficient_attention.whole_files import write_atomically
 
-SPLITS = ('train', 'dev')  # of the sets: what is trained and what is evaluated on
+SPLITS = ('train', 'dev')  # splits of the datasets: training and evaluation
 
 
 class MaskedRowsTask(PretrainingTask):
-    """Masked-LM on `data.source` 'arena:<set to train on>;<set to be evaluated on>', each text a row of its own."""
+    """Masked-LM on `data.source` 'arena:<training dataset>;<evaluation dataset>'; each text is one row."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Reads the rows, which are kept in `data.cache`.
+        """Opens the datasets and checks them; the rows are read at first use and cached in `data.cache`.
 
         Raises:
-            InputError: the sets, the tokenizer or the sizes do not serve; names which.
+            InputError: the datasets, the tokenizer or the sizes do not fit the config; the message names which.
         """
         self.set_up(config)
         self.sets = sets_of(self.data.source)
@@ -56,7 +56,7 @@ class MaskedRowsTask(PretrainingTask):
         )
 
     def rows_of(self, split: str) -> MaskedTexts:
-        """The rows of 'train' or 'dev'."""
+        """Returns the rows of 'train' or 'dev'."""
         arena_set = self.sets[SPLITS.index(split)]
         rows = prepared_rows(arena_set, split, Path(self.data.cache), field='data.cache')
         texts = [text for row in rows for text in row.texts]
@@ -64,18 +64,18 @@ class MaskedRowsTask(PretrainingTask):
         return MaskedTexts(texts, vocabulary, self.data, self.seed)
 
     @functools.cached_property
-    def rows(self) -> MaskedTexts:  # type: ignore[override]  # of another kind, read in the same way
+    def rows(self) -> MaskedTexts:  # type: ignore[override]  # another row type with the same interface
         """The rows to train on."""
         return self.rows_of('train')
 
     @functools.cached_property
     def held_out_rows(self) -> MaskedTexts:
-        """The rows to be evaluated on."""
+        """The held-out rows."""
         return self.rows_of('dev')
 
     @functools.cached_property
-    def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # made when it is first asked for
-        """float32 [V]: what a unigram model of the training rows loses on each id."""
+    def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # computed at first use
+        """float32 [V]: the loss of each id, in nats, under a unigram model of the training rows."""
         counts_V = np.zeros(self.encoder.size, np.int64)
         for index in range(self.rows.count):
             counts_V += np.bincount(self.rows.text(index), minlength=self.encoder.size)
@@ -93,23 +93,23 @@ class MaskedRowsTask(PretrainingTask):
         return batches_of_rows(self.rows, self.data, block, steps)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`; each masked token comes with what a unigram model loses on it."""
+        """See `Task`. Adds the unigram model's loss of each masked token."""
         block = HostBlock(self.eval_batch_size, process_index, process_count)
         for batch in every_row_once(self.held_out_rows, self.data, block):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Of the fixed vocabulary."""
+        """The fixed vocabulary of the task."""
         return self.encoder.tokenizer.get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the vocabulary as a tokenizer."""
+        """Writes the vocabulary as a tokenizer file."""
         write_atomically(workdir / 'tokenizer.json', self.encoder.tokenizer.to_str(pretty=True))
 
 
 def sets_of(source: str) -> tuple[ArenaSet, ArenaSet]:
-    """The sets to train and to be evaluated on; one text stands for both, whose splits differ.
+    """Returns the training and the evaluation dataset; a single name means the different splits of one dataset.
 
     Raises:
         InputError: as `open_set`.

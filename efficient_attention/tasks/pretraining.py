@@ -1,4 +1,4 @@
-"""Pretraining of encoders: masked-LM on a prepared corpus, alone or with sentence pairs."""
+"""The pretraining task of encoders: masked-LM on a prepared corpus, with or without sentence pairs."""
 
 import functools
 import math
@@ -28,13 +28,13 @@ from efficient_attention.whole_files import whole_file
 
 
 class PretrainingTask(Task):
-    """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction where `data.pairs` asks for it."""
+    """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction if `data.pairs` asks for it."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Prepares the corpus, or opens it where that was done before.
+        """Prepares the corpus, or opens a corpus that is already prepared.
 
         Raises:
-            InputError: the corpus, the tokenizer or the sizes do not serve; names which.
+            InputError: the corpus, the tokenizer or the sizes do not fit the config; the message names which.
         """
         self.set_up(config)
         data, model, seed = self.data, self.model, self.seed
@@ -44,7 +44,7 @@ class PretrainingTask(Task):
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
         if has_held_out(data.held_out, config.eval.split):
-            evaluation_row_count(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
+            evaluation_row_count(self.corpus, data, seed)  # raises now, instead of at an evaluation
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
@@ -80,7 +80,7 @@ class PretrainingTask(Task):
 
     @functools.cached_property
     def rows(self) -> CorpusRows:
-        """The rows of the train split; raises InputError where it is too small."""
+        """The rows of the training split; raises InputError if the split is too small."""
         return CorpusRows(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
 
     def rows_per_epoch(self) -> int:
@@ -88,11 +88,11 @@ class PretrainingTask(Task):
         return self.rows.count
 
     def prepare_training(self) -> None:
-        """Raises InputError where there is no text to train on; rows are planned when they are asked for."""
+        """Raises InputError if there is no text to train on; the rows themselves are planned at first use."""
         check_not_empty(self.corpus.train)
 
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
-        """The encoder with its pretraining heads."""
+        """Returns the encoder with its pretraining heads."""
         return PretrainingModel(self.model, has_pairs=self.has_pairs, rngs=rngs)
 
     def training_batches(
@@ -109,15 +109,15 @@ class PretrainingTask(Task):
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`; each masked token comes with what a unigram model loses on it."""
+        """See `Task`. Adds the unigram model's loss of each masked token."""
         block = HostBlock(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches(self.corpus, self.data, block, seed=self.seed):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Adds perplexity, names the pair's metrics by its task, compares with the unigram model where counted."""
+        """Adds perplexity and, if measured, the gain over the unigram model; names pair metrics by `data.pairs`."""
         metrics = {name.replace('pair_', f'{self.data.pairs}_'): value for name, value in means.items()}
-        if 'masked_lm_loss' not in metrics:  # distillation without labels
+        if 'masked_lm_loss' not in metrics:  # distillation without labels has no masked-LM loss
             return metrics
         metrics['masked_lm_perplexity'] = math.exp(min(metrics['masked_lm_loss'], 700.0))
         if metrics.get('masked_lm_unigram_loss'):
@@ -125,27 +125,27 @@ class PretrainingTask(Task):
         return metrics
 
     def metric_names(self) -> frozenset[str]:
-        """The names of the held-out metrics."""
+        """Returns the names of the held-out metrics."""
         means = {f'masked_lm_{name}': 1.0 for name in ('loss', 'accuracy', 'unigram_loss', 'weight')}
         pair = {f'pair_{name}': 1.0 for name in ('loss', 'accuracy', 'weight')} if self.has_pairs else {}
         return frozenset(self.finish_metrics(means | pair))
 
     def training_flops(self) -> float:
-        """See `Task`; backward counts twice the forward."""
+        """See `Task`. The backward pass counts as two forward passes."""
         return 3.0 * self.batch_size * encoder_flops(self.model, self.data.length, predictions=self.data.max_masked)
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Of the corpus's tokenizer."""
+        """The vocabulary of the corpus's tokenizer."""
         return load_tokenizer(self.corpus.tokenizer_file, lowercase=True).get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
-        """Copies the tokenizer."""
+        """Copies the tokenizer into the workdir."""
         with whole_file(workdir / 'tokenizer.json') as partial:
             shutil.copyfile(self.corpus.tokenizer_file, partial)
 
 
 def unigram_losses(counts_V: np.ndarray) -> np.ndarray:
-    """float32 [V]: -log p(token) in nats of a unigram model with one added count for each token."""
+    """Returns float32 [V]: -log p(token) in nats under a unigram model with add-one smoothing."""
     smoothed = counts_V.astype(np.float64) + 1.0
     return -np.log(smoothed / smoothed.sum()).astype(np.float32)

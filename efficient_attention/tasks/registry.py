@@ -1,4 +1,4 @@
-"""From a config to its task."""
+"""Makes the task that a config describes."""
 
 import hashlib
 import importlib
@@ -14,26 +14,28 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.task import Task
 
-# The class of each task, by the name in a config. A run loads only the module of its own task.
+# Class of each task by its name in a config; dotted paths, so that a run imports only the module of its task.
 TASKS = {
     'pretraining': 'efficient_attention.tasks.pretraining.PretrainingTask',
     'language_modelling': 'efficient_attention.tasks.language_modelling.LanguageModellingTask',
     'fine_tuning': 'efficient_attention.tasks.fine_tuning.FineTuningTask',
     'text_to_text': 'efficient_attention.tasks.text_to_text.TextToTextTask',
 }
-MASKED_ROWS = 'efficient_attention.tasks.masked_rows.MaskedRowsTask'  # pretraining on long-range rows
-DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'  # text to text with pairs that noise makes
+MASKED_ROWS = 'efficient_attention.tasks.masked_rows.MaskedRowsTask'  # masked-LM on long-range rows
+DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'  # text-to-text with pairs made by noise
 
 
 def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Task:
-    """The config's task with its data prepared: in the first process, then in all others, which find it in the cache.
+    """Returns the config's task with its data prepared.
+
+    Process 0 prepares the data first; the other processes then find the data in the cache.
 
     Args:
-        config: of the run.
-        examples: of a fine-tuning task, where they are read already.
+        config: the run's config.
+        examples: the examples of a fine-tuning task, if they are already loaded.
 
     Raises:
-        InputError: data, tokenizer or sizes do not serve, or the processes have different ones.
+        InputError: data, tokenizer or sizes do not fit the config, or the processes have different data or tokenizers.
     """
     if jax.process_count() == 1:
         return _task(config, examples)
@@ -48,7 +50,7 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
 
 
 def task_type(config: RunConfig) -> type[Task]:
-    """The class of the config's task."""
+    """Returns the class of the config's task."""
     path = TASKS[config.task]
     if config.has_arena_rows:
         path = MASKED_ROWS

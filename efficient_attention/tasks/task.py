@@ -1,4 +1,4 @@
-"""The interface of a task, as the loops of training and evaluation use it."""
+"""The interface of a task, used by the training loop and the evaluation loop."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -20,106 +20,106 @@ class Task(abc.ABC):
     """Data, objective and metrics of a run."""
 
     objective: Objective
-    held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
-    # Where an evaluation gathers what the model says of each row: the names of the outputs with an axis of tokens.
+    held_out_metrics: frozenset[str]  # metric names that `finish_metrics` and `scores` return for the held-out split
+    # Names of per-token outputs, if an evaluation gathers the outputs of each row; None = outputs are not gathered.
     token_outputs: frozenset[str] | None = None
-    has_short_batches = False  # whether rows of weight 0 fill up the last training batch of an epoch
-    has_data = True  # False in a plan, see `without_data`
-    fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
+    has_short_batches = False  # whether the last training batch of an epoch is padded with rows of weight 0
+    has_data = True  # False for a task made by `without_data`
+    fingerprint: dict[str, str]  # name -> SHA-256 of data, tokenizer, ...; a checkpoint is only valid with the same
 
     @abc.abstractmethod
     def __init__(self, config: RunConfig) -> None:
-        """Takes the config with `set_up`, then prepares the data; raises InputError where it does not serve."""
+        """Reads the config with `set_up`, then prepares the data; raises InputError if data or config is invalid."""
 
     def set_up(self, config: RunConfig) -> None:  # noqa: ARG002
-        """Takes from the config what model, objective and `batch_shapes` need; reads no data.
+        """Reads the config fields that model, objective and `batch_shapes` depend on; reads no data.
 
         Raises:
-            InputError: the config is bad whatever the data are.
+            InputError: the config is invalid with any data.
         """
         raise NotImplementedError
 
     @classmethod
     def without_data(cls, config: RunConfig) -> Self:
-        """The task for a plan, with the model, the objective and the shapes of its batches, but without any batch."""
+        """Returns the task for a plan: model, objective and batch shapes without data."""
         task = cls.__new__(cls)
         task.has_data = False
         task.set_up(config)
         return task
 
     def batch_shapes(self) -> BatchShapes:
-        """The arrays of a global training batch, for a task that `without_data` serves."""
+        """Returns the array shapes of a global training batch; works without data."""
         raise NotImplementedError
 
     @property
     def evaluation_objective(self) -> Objective:
-        """The objective of an evaluation: by default the same."""
+        """The objective of an evaluation; by default the training objective."""
         return self.objective
 
     def make_evaluation_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """The model as an evaluation runs it, with the same parameters: by default the same."""
+        """Returns the model that an evaluation runs, with the same parameters; by default the training model."""
         return self.make_model(rngs)
 
     @property
     def vocabulary(self) -> dict[str, int] | None:
-        """The id of each piece of a tokenizer's; None where ids do not come from one."""
+        """The tokenizer's pieces and their ids; None if ids do not come from a tokenizer."""
         return None
 
     @property
     def target_vocabulary(self) -> dict[str, int] | None:
-        """The same of the tokenizer that targets have, the same one or another; None where there are no targets."""
+        """Like `vocabulary`, for the tokenizer of the targets; None if there is no tokenizer."""
         return self.vocabulary
 
     @property
     def protocol(self) -> dict[str, str | int]:
-        """How the held-out split is evaluated, for the result of an evaluation; empty where there is one way alone."""
+        """How the held-out split is evaluated, for the evaluation result; empty if there is only one way."""
         return {}
 
     @abc.abstractmethod
     def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """The model with initial parameters."""
+        """Returns the model with initial parameters."""
 
     @abc.abstractmethod
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """This process's rows of each global batch; step s gives the same batch whatever came before."""
+        """Yields this process's rows of each global batch; a step's batch does not depend on earlier batches."""
 
     @abc.abstractmethod
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """This process's rows of held-out batches, each example once; rows of weight 0 fill up the last one."""
+        """Yields this process's rows of held-out batches, each example once; rows of weight 0 pad the last batch."""
 
     @abc.abstractmethod
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """The metrics to report, from the means of the objective's sums."""
+        """Returns the metrics to report, from the means of the objective's sums."""
 
-    def prepare_training(self) -> None:  # noqa: B027  most tasks are prepared when they are made
-        """Reads what training alone needs; raises what `training_batches` would raise about it."""
+    def prepare_training(self) -> None:  # noqa: B027  most tasks prepare everything in `__init__`
+        """Prepares data that only training reads; raises the errors that `training_batches` would raise."""
 
     def rows_per_epoch(self) -> int | None:
-        """Rows that the training data has before it repeats itself; None where a batch may have any number of rows."""
+        """Returns the rows of one epoch of training data; None if the number of rows per batch varies."""
         return None
 
     @property
     def notes(self) -> list[str]:
-        """What happened to the data that a user should know, a line each, such as rows that were cut."""
+        """Warnings about the data, such as rows that were cut, one line each."""
         return []
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:  # noqa: ARG002
-        """Metrics of the held-out split from what the model says of each row, where that is gathered."""
+        """Returns metrics of the held-out split from the outputs of each row; {} if outputs are not gathered."""
         return {}
 
     def tokens_per_step(self) -> float | None:
-        """Tokens of a training batch, padding included; None = every row has `data.length`."""
+        """Returns the tokens of a training batch, padding included; None = every row has `data.length` tokens."""
         return None
 
     @abc.abstractmethod
     def training_flops(self) -> float:
-        """Floating-point operations of the model in one training step, recomputation not counted.
+        """Returns the model's floating-point operations per training step, without recomputation.
 
-        Without data every row of the batch counts as the longest.
+        Without data, every row of the batch counts with the maximum length.
         """
 
     @abc.abstractmethod
     def save_assets(self, workdir: Path) -> None:
-        """Puts into the workdir what a user of the checkpoint needs beside it, such as the tokenizer."""
+        """Writes files that users of the checkpoint need, such as the tokenizer, into the workdir."""

@@ -1,4 +1,4 @@
-"""Text to text: pairs of a source and a target, and an encoder-decoder that gives the one from the other."""
+"""The text-to-text task: an encoder-decoder generates targets from sources, on pairs of texts."""
 
 import contextlib
 import dataclasses
@@ -33,15 +33,15 @@ SPLITS = ('train', 'held_out', 'test')
 
 
 class TextToTextTask(EncoderDecoderTask):
-    """Pairs of texts from sets of them, with one tokenizer for both sides, or one for each."""
+    """Text-to-text training on datasets of pairs, with one tokenizer for both sides or one per side."""
 
     has_short_batches = True
 
     def __init__(self, config: RunConfig) -> None:
-        """Reads the pairs, and trains the tokenizer on both sides of those to train on, where it is not a file's.
+        """Reads the pairs; trains the tokenizer on both sides of the training pairs, unless the config names a file.
 
         Raises:
-            InputError: sets, files, tokenizer or lengths do not serve; names which.
+            InputError: datasets, files, tokenizer or lengths do not fit the config; the message names which.
         """
         self.set_up(config)
         self.sets = {split: parse_any_sets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
@@ -75,7 +75,10 @@ class TextToTextTask(EncoderDecoderTask):
         return self.config.data.length, self.pairs.target_length
 
     def make_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Of sources and of targets, each of a file or trained on its side of the training pairs; or one of both."""
+        """Returns the tokenizers of sources and of targets: loaded, or trained on that side of the training pairs.
+
+        Without `pairs.target_tokenizer`, one tokenizer is used for both sides.
+        """
         data = self.config.data
         if not self.pairs.target_tokenizer:
             both = self.make_tokenizer(data, (0, 1))
@@ -87,7 +90,7 @@ class TextToTextTask(EncoderDecoderTask):
         return self.make_tokenizer(data, (0,)), target
 
     def make_tokenizer(self, data: DataConfig, sides: tuple[int, ...]) -> Tokenizer:
-        """The tokenizer of a file, or one trained on sources (0), targets (1) or both of the training pairs."""
+        """Returns the tokenizer of a file, or trains one on sources (0), targets (1) or both of the training pairs."""
         tokenizer = loaded_tokenizer(data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
@@ -97,7 +100,7 @@ class TextToTextTask(EncoderDecoderTask):
         return trained_tokenizer(data, lambda: iter(texts), sum(map(len, texts)))
 
     def source_encoder(self) -> SideEncoder:
-        """Sources as ids; raises InputError where the model has too few, or the tokenizer lacks a symbol."""
+        """Returns the encoder of sources; raises InputError if the tokenizer is too large or lacks a symbol."""
         size, most, pairs = self.tokenizer.get_vocab_size(), self.model.vocab_size, self.pairs
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
@@ -106,7 +109,7 @@ class TextToTextTask(EncoderDecoderTask):
         return SideEncoder(self.tokenizer, symbols, self.config.data.length, pairs.reverse_source)
 
     def target_encoder(self) -> SideEncoder:
-        """The same of targets."""
+        """Returns the encoder of targets; raises InputError as `source_encoder`."""
         pairs, model, name = self.pairs, self.model, 'data.tokenizer'
         if pairs.target_tokenizer:
             size, most, name = (
@@ -121,20 +124,20 @@ class TextToTextTask(EncoderDecoderTask):
         return SideEncoder(self.target_tokenizer, symbols, pairs.target_length)
 
     def prefixes(self, split: str) -> tuple[str, ...]:
-        """What stands before the sources of each set of a split."""
+        """Returns the text put before the sources of each dataset of a split."""
         return self.pairs.prefix or ('',) * len(self.sets[split])
 
     def pairs_of_set(self, one: AnySet) -> list[TextPair]:
-        """The pairs of a set, read once."""
+        """Returns the pairs of a dataset, which are read once."""
         if one not in self.found:
             self.found[one] = list(one.read())
         return self.found[one]
 
     def encoded(self, split: str) -> list[list[EncodedPair]]:
-        """The pairs of each set of a split as ids, without those that are left out.
+        """Returns the pairs of each dataset of a split as ids, without pairs that are left out.
 
         Raises:
-            InputError: there are none, or one is too long where that is an error.
+            InputError: no pair is left, or a pair is too long and `pairs.overlong` is 'error'.
         """
         if split in self.ids:
             return self.ids[split]
@@ -152,7 +155,7 @@ class TextToTextTask(EncoderDecoderTask):
         return found
 
     def batches(self, split: str, batch_size: int) -> PairBatches:
-        """Batches of a split."""
+        """Returns the batches of a split."""
         alone = self.model.encoder.reads_length, self.model.decoder.reads_length
         options: dict[str, Any] = {'seed': self.config.train.seed, 'alone': alone}
         sets = self.encoded(split)
@@ -161,7 +164,7 @@ class TextToTextTask(EncoderDecoderTask):
         return PairBatches(pairs, encoder.symbols, encoder.lengths, self.pairs.buckets, batch_size, **options)
 
     def mixture(self, sets: list[list[EncodedPair]]) -> Mixture | None:
-        """How often training reads the pairs of each set; None = all of them once an epoch."""
+        """Returns how often training reads the pairs of each dataset; None = each pair once per epoch."""
         if not self.pairs.is_mixed:
             return None
         sizes = tuple(len(one) for one in sets)
@@ -200,7 +203,7 @@ class TextToTextTask(EncoderDecoderTask):
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`: the pairs that were cut or left out, and what an epoch has of sets that are mixed."""
+        """See `Task`. Notes on cut or left-out pairs, the vocabulary, mixed datasets and packing."""
         done = 'left out' if self.pairs.overlong == 'skip' else 'cut'
         notes = [
             f'pairs.{split}: {overlong.count:,} pairs {done} (pairs.overlong), the first at {overlong.first}'
@@ -215,7 +218,7 @@ class TextToTextTask(EncoderDecoderTask):
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
 
     def filling_note(self) -> str:
-        """How many pieces of a vocabulary only fill it up, where they are most of it; else ''."""
+        """Returns a note if most of the vocabulary is unused filler pieces, otherwise ''."""
         pieces = self.tokenizer.get_vocab(with_added_tokens=True)
         found = len(unused_ids(pieces))
         if 2 * found < len(pieces):
@@ -226,29 +229,29 @@ class TextToTextTask(EncoderDecoderTask):
         )
 
     def packing_note(self, packed: PackedBatches) -> str:
-        """How much of packed rows is padding, and how much of rows of one pair each."""
+        """Returns a note that compares the padding of packed rows with the padding of one pair per row."""
         rows, (source, target) = packed.rows_per_epoch, packed.lengths
         before = self.batches('train', packed.batch_size).padding()
         share = f'{packed.padding():.1%} of them padding; a row for each pair would have {before:.1%}'
         return f'pairs.packed: {rows:,} rows of {source} and {target} tokens in the first epoch, {share}'
 
     def mixture_note(self, mixture: Mixture) -> str:
-        """How many pairs an epoch has of each set."""
+        """Returns a note on the pairs that an epoch has from each dataset."""
         counts = zip(mixture.rows_of_sets.tolist(), mixture.sizes, self.sets['train'], strict=True)
         each = '; '.join(f'{rows:,} of the {size:,} of {one.text}' for rows, size, one in counts)
         return f'pairs.train: an epoch has {mixture.rows_per_epoch:,} pairs: {each}'
 
     def tokens_per_step(self) -> float:
-        """See `Task`; of both sides."""
+        """Returns the tokens per step of sources and targets together; see `Task`."""
         return self.training.tokens_per_step()
 
     def training_flops(self) -> float:
-        """See `Task`; backward counts twice the forward, at the mean lengths of a batch."""
+        """See `Task`. The backward pass counts as two forward passes, at the mean lengths of a batch."""
         lengths = self.training.mean_lengths() if self.has_data else self.longest
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *lengths)
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the tokenizer, or the two of them."""
+        """Writes one or both tokenizers into the workdir."""
         super().save_assets(workdir)
         if self.pairs.target_tokenizer:
             write_atomically(workdir / TARGET_TOKENIZER, self.target_tokenizer.to_str(pretty=True))
@@ -256,7 +259,7 @@ class TextToTextTask(EncoderDecoderTask):
 
 @contextlib.contextmanager
 def said_of_targets() -> Iterator[None]:
-    """Lets what is refused of a tokenizer name the fields of that of targets."""
+    """Makes tokenizer errors name the config fields of the target tokenizer."""
     try:
         yield
     except InputError as error:
@@ -265,17 +268,17 @@ def said_of_targets() -> Iterator[None]:
 
 
 def source_rows(config: RunConfig) -> tuple[int, ...]:
-    """The lengths to which an evaluation of the run pads a source by itself, rising."""
+    """Returns the padded lengths of a source that is evaluated in a batch without other rows, in rising order."""
     most = config.data.length
     rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets
     return tuple(sorted({min(length, most) for length in rows} | {most}))
 
 
 def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:
-    """Raises InputError where there are prefixes, but not one for each set of a split."""
+    """Raises InputError if there are prefixes, but not exactly one per dataset of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
             raise InputError(
-                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets; several prefixes are '
-                "written ('a','b'), and a,b is one"
+                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} datasets; write '
+                "several prefixes as ('a','b'), because a,b is a single prefix"
             )

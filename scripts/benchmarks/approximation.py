@@ -1,18 +1,18 @@
-"""How far other attention is from softmax over all pairs, in the layers of a trained encoder, on real text.
+"""Measures how far attention mechanisms are from full softmax attention, in the layers of an encoder on real text.
 
     python scripts/benchmarks/approximation.py --model checkpoints/minilm 'nystrom(64)' 'favor(256)' 'window(64)'
 
-Queries, keys and values come from every layer of the encoder as it is, which reads the first documents of --source that
-fill a row; each mechanism computes on them what full attention does. The error of a layer is the norm of the difference
-of the outputs over the norm of full attention's. With `--ranks` also that of the best weights of a rank, from the
-singular values of each head's matrix of weights: what so many slots could keep at best. Arrays that a mechanism learns
-are as drawn. The last line is one JSON object.
+Queries, keys and values come from every layer of an unchanged trained encoder. The encoder reads the first documents of
+--source that fill a row. The error of a layer is ||mechanism - full|| / ||full||, over the outputs of attention.
+`--ranks` adds the error of the best weights of a given rank, from the singular values of each head's weights. This is
+the least error that this number of compressed keys can reach. Learned arrays of a mechanism are freshly initialised.
+The last line of output is one JSON object.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import sys
@@ -44,7 +44,7 @@ Attend = Callable[..., Array]
 
 
 def main() -> None:
-    """Reads the flags, measures and prints a line for each mechanism."""
+    """Reads the flags, measures and prints a line per mechanism."""
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='MECHANISM...')
     mechanisms = {text: ea.parse_mechanism(text) for text in texts}
@@ -58,21 +58,21 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
     define_model(options)
     define_length(512, 'Tokens of a row.', options)
-    flags.DEFINE_integer('rows', 8, 'Documents that are read.', flag_values=options, lower_bound=1)
+    flags.DEFINE_integer('rows', 8, 'Number of documents.', flag_values=options, lower_bound=1)
     flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
-    define_integers('ranks', (), 'Ranks whose best weights are compared, too', options)
+    define_integers('ranks', (), 'Ranks for which to print the error of the best weights', options)
     return options
 
 
 def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
-    """Queries, keys and values of all layers of an encoder that reads so many documents, each cut to `length` tokens.
+    """Returns queries, keys and values of all layers of an encoder for `rows` documents, each cut to `length` tokens.
 
     Raises:
-        InputError: there is no such model or source, too few documents of that length, or layers without attention.
+        InputError: the model or source does not exist, too few documents are long enough, or layers have no attention.
     """
     pretrained = open_pretrained(model)
     if pretrained.tokenizer is None:
@@ -101,7 +101,7 @@ def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
 
 @nnx.jit
 def layers_of(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Layers | None:
-    """Queries, keys and values of all layers; None where they have none."""
+    """Returns queries, keys and values of all layers; None if the layers have none."""
     inside = module.with_inside(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention
     if inside is None or inside.value_BMHK is None:
         return None
@@ -109,13 +109,13 @@ def layers_of(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Layers 
 
 
 def errors_of_mechanisms(layers: Layers, mechanisms: dict[str, Mechanism]) -> dict[str, dict[str, float]]:
-    """The errors of each mechanism, of each layer and their mean."""
+    """Returns the errors of each mechanism, per layer and on average."""
     full = outputs_of(ea.Softmax(ea.Full()), layers)
     return {text: errors_of(outputs_of(mechanism, layers), full) for text, mechanism in mechanisms.items()}
 
 
 def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
-    """What attention gives in each layer, float32 [N, B, L, H, K]."""
+    """Returns the attention outputs of each layer, float32 [N, B, L, H, K]."""
     heads, width = layers[0].shape[-2:]
 
     @jax.jit
@@ -129,7 +129,7 @@ def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
 
 
 def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str, float]]:
-    """The errors of the best weights of each rank."""
+    """Returns the errors of the best weights of each rank."""
     full = ea.Softmax(ea.Full())
     outputs: dict[int, list[np.ndarray]] = {rank: [] for rank in ranks}
     wanted = []
@@ -146,7 +146,7 @@ def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str,
 
 
 def errors_of(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
-    """The relative error of each layer, the first axis, and their mean."""
+    """Returns the relative error per layer (the first axis) and the mean over layers."""
     axes = tuple(range(1, found.ndim))
     errors_N = np.sqrt(np.square(found - wanted).sum(axis=axes) / np.square(wanted).sum(axis=axes))
     named = {f'layer {number}': float(error) for number, error in enumerate(errors_N, 1)}

@@ -1,9 +1,9 @@
-"""`scripts/benchmark.py arena`: Long Range Arena's table of speed, each mechanism against full attention.
+"""`scripts/benchmark.py arena`: speed and memory of each mechanism against full attention on Long Range Arena rows.
 
-`train`: training steps a second of the classifier of bytes of configs/arena.py and what the compiler gives one for
-temporary arrays, at 1K to 4K bytes (table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own,
-and sides take turns. Resident memory is no part of it: the pages that an allocator keeps vary more than the sides do.
-`rows`: rows a second of processor time that one core generates, of each generator.
+`train`: training steps per second and temporary memory of the byte classifier of configs/arena.py, at 1K to 4K bytes
+(table 2 of Tay et al. 2020, arXiv 2011.04006). Each side runs in a separate process, and sides take turns. Temporary
+memory is the compiler's figure. Resident memory is not compared, because allocators differ more than the sides.
+`rows`: rows per second that each generator makes on one core.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.errors import InputError
 from scripts.benchmarks.memory import run_steps
 
-if TYPE_CHECKING:  # the child alone needs them
+if TYPE_CHECKING:  # only the child process needs them
     from efficient_attention.training.state import TrainState
     from efficient_attention.training.step import StepFn
 
@@ -45,22 +45,22 @@ GENERATED = (
     'recall:rows=2000:length=128:pairs=4:keys=8:values=4',
 )
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_choices('parts', PARTS, 'What is measured', options)
-    define_choices('sides', SIDES, 'Mechanisms; `full` is always among them', options)
-    define_integers('lengths', (1024, 2048, 3072, 4096), 'Bytes a row', options)
-    flags.DEFINE_integer('rows', 32, 'Rows of a step.', flag_values=options)
-    flags.DEFINE_enum('size', 'small', SIZES, 'Of the model.', flag_values=options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side and length.', flag_values=options)
-    flags.DEFINE_integer('steps', 3, 'Timed steps of a process.', flag_values=options)
+    """Defines the flags of the command."""
+    define_choices('parts', PARTS, 'Parts to measure', options)
+    define_choices('sides', SIDES, 'Mechanisms; `full` is always measured', options)
+    define_integers('lengths', (1024, 2048, 3072, 4096), 'Bytes per row', options)
+    flags.DEFINE_integer('rows', 32, 'Rows per step.', flag_values=options)
+    flags.DEFINE_enum('size', 'small', SIZES, 'Model size.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side and length.', flag_values=options)
+    flags.DEFINE_integer('steps', 3, 'Timed steps per process.', flag_values=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where a number cannot be."""
+    """Raises InputError if a number is below 1."""
     for name in ('rows', 'rounds', 'steps'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -70,7 +70,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
-    """The model and the head of a cell of `text` for rows of this length, as the child process takes them."""
+    """Returns the config fields of a `text` cell for rows of this length, as input of the child process."""
     config = get_config(f'text,{side},{size}')
     config.model.update(mechanisms(length)[side])
     config.model.max_length = length
@@ -83,11 +83,11 @@ def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """The chosen parts; after each length, the figures so far.
+    """Yields the figures so far after each length of the chosen parts.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     report: dict[str, Any] = {}
     if 'rows' in options.parts:
@@ -99,15 +99,16 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def generated() -> dict[str, dict[str, float]]:
-    """Set -> split -> rows a second of one core's processor time, behind the first row, which reads what all need.
+    """Returns {dataset: {split: rows per second of processor time on one core}}.
 
-    Of a set whose splits are told apart by a hash of the row, the test rows are a share of those that are drawn.
+    The first row is not timed, because it includes reading shared data. If a hash assigns rows to splits, test rows are
+    only a share of the generated rows.
     """
     return {text: {split: speed_of(text, split) for split in ('train', 'test')} for text in GENERATED}
 
 
 def speed_of(text: str, split: str) -> float:
-    """Rows a second of a split of a set."""
+    """Returns the rows per second of a split of a dataset."""
     rows = open_set(text, 'a set').rows(split)
     next(rows)
     start = time.process_time()
@@ -118,7 +119,7 @@ def speed_of(text: str, split: str) -> float:
 
 
 def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Steps a second and memory of each side; after each length, the figures so far; arguments as of `measure`."""
+    """Yields speed and memory of all sides so far after each length; arguments as in `measure`."""
     sides = [FULL, *(side for side in SIDES if side in options.sides and side != FULL)]
     report: dict[str, Any] = {}
     head = (
@@ -138,7 +139,7 @@ def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, 
 
 
 def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Median and range of each side's steps a second, its memory, and both as shares of full attention's."""
+    """Returns median and range of each side's steps per second, its memory, and both relative to full attention."""
     rates = {side: [1 / statistics.median(one['seconds']) for one in found] for side, found in runs.items()}
     full = statistics.median(rates[FULL])
     report = {}
@@ -156,7 +157,7 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]
 
 
 def line_of(length: int, side: str, found: dict[str, Any]) -> str:
-    """A side's figures as a line of the table."""
+    """Returns the table line of a side."""
     low, high = found['range']
     spread = f'{found["steps_per_second"]:.2f} ({low:.2f} to {high:.2f})'
     temporary = f'{found["temporary_bytes"] / MEBIBYTE:14,.0f} {found["memory"]:8.2f}'
@@ -164,14 +165,14 @@ def line_of(length: int, side: str, found: dict[str, Any]) -> str:
     return f'{length:>6} {side:>22} {spread:>26} {found["speed"]:8.2f} {temporary} {parameters:>11}'
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Temporary bytes of the compiled step, and of real steps the seconds and the resident bytes that they add.
+    """Returns the temporary bytes of the compiled training step, and seconds and added resident bytes of real steps.
 
-    `shape` has `model` and `head` (fields of ModelConfig and HeadConfig), `rows`, `length` and `steps`: timed ones,
-    after one that is not.
+    `shape` has `model` and `head` (fields of ModelConfig and HeadConfig), `rows`, `length` and `steps`, the number of
+    timed steps after an untimed one.
     """
     import jax
 
@@ -180,7 +181,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     train_step, first_state = make_step(config, head)
     state = jax.eval_shape(first_state)
     step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
-    # One program makes the state, so that each array has memory of its own, as giving it away needs.
+    # One program creates the state, so that each array has a separate buffer; donation needs that.
     return {
         'name': f'efficient_attention, jax {jax.__version__}',
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(state.params)),
@@ -190,7 +191,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[], TrainState]]:
-    """The training step of a classifier with AdamW, and what makes its first state."""
+    """Returns the training step of a classifier with AdamW, and a function that creates its first state."""
     import jax
     from flax import nnx
 
@@ -215,7 +216,7 @@ def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[
 
 
 def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Rows of random ids without padding, with classes."""
+    """Returns rows of random ids without padding, with class labels."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, vocab_size, (rows, length), np.int32)
     whole = {'segments': np.ones_like(tokens), 'token_types': np.zeros_like(tokens)}

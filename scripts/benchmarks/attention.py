@@ -1,9 +1,9 @@
-"""`scripts/benchmark.py attention`: time and memory of each mechanism and peer against length.
+"""`scripts/benchmark.py attention`: time and memory of each mechanism and peer library against length.
 
-Every (side, length) is a process of its own. A side is left out at lengths where its time at the two lengths before
-promises more than the limit. Every row is compared with full attention at the same length in the same run. Figures are
-handed over after every length, so a run that is cut loses one at most. With 0 steps nothing runs, and the temporary
-memory of the compiled forward + backward is all that is measured.
+Each side and length runs in a separate process. A side is skipped at a length if its time extrapolated from the two
+lengths before is above the limit. Each row is compared with full attention at the same length in the same run. Figures
+are yielded after every length, so an interrupted run loses at most one length. With 0 steps nothing runs, and only the
+temporary memory of the compiled forward + backward is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import whole_file
 from scripts.benchmarks.process import peak_bytes, seconds_of
 
-if TYPE_CHECKING:  # the child alone needs them
+if TYPE_CHECKING:  # only the child process needs them
     import jax
 
 SHAPE = {'heads': 8, 'head_width': 64}
@@ -34,10 +34,10 @@ YARDSTICK = 'full'
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What is measured: a mechanism of ours on a backend, or a peer; `against`: the peers of the same mechanism."""
+    """A measured side: one of our mechanisms on a backend, or a peer; `against` lists peers with the same mechanism."""
 
     name: str
-    mechanism: str = ''  # with {length} in the place of the number of keys, {root} in that of its square root
+    mechanism: str = ''  # {length} stands for the number of keys, {root} for its square root
     backend: str = 'blocked'
     peer: str = ''
     against: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ OURS = (
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
-# What is known of a side at a length.
+# fields of a figure
 ROW = (
     'name',
     'forward',
@@ -91,31 +91,31 @@ ROW = (
 )
 
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, ROW
-Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
+    """Defines the flags of the command."""
     define_integers('lengths', [2**power for power in range(9, 17)], 'Positions', options)
-    define_choices('sides', list(SIDES), 'What to measure', options)
-    flags.DEFINE_integer('rounds', 1, 'Processes of each side and length.', flag_values=options)
-    flags.DEFINE_integer('steps', 10, 'Timed steps a process; 0 = compile alone.', flag_values=options)
-    longest = 'Longest forward + backward call to wait for.'
+    define_choices('sides', list(SIDES), 'Mechanisms and peers to measure', options)
+    flags.DEFINE_integer('rounds', 1, 'Processes per side and length.', flag_values=options)
+    flags.DEFINE_integer('steps', 10, 'Timed steps per process; 0 = only compile.', flag_values=options)
+    longest = 'Skip lengths whose forward + backward is expected to take longer.'
     flags.DEFINE_float('max_seconds', 20.0, longest, flag_values=options)
     define_path('plot', 'File for a log-log plot, .png or .svg.', options=options)
     define_path('from_json', "Measure nothing: show the figures of a run's --output.", options=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on lengths that are none, and on flags that would only show after hours of measuring."""
+    """Raises InputError on invalid lengths, and on flag errors that would otherwise appear after hours of measuring."""
     if min(options.lengths) < 1:
         raise InputError(f'length {min(options.lengths)}: it must be at least 1')
     for name, least in (('steps', 0), ('rounds', 1), ('max_seconds', 0.0)):
         if options[name].value < least:
             raise InputError(f'--{name} {options[name].value}: it must be at least {least}')
     if not options.steps and (options.plot or any(SIDES[name].peer for name in options.sides)):
-        raise InputError('--steps 0 compiles alone: give --sides without peers, and no --plot')
+        raise InputError('--steps 0 only compiles: give --sides without peers, and no --plot')
     if options.plot and options.plot.suffix not in ('.png', '.svg'):
         raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
     for name in options if options.from_json else ():
@@ -124,7 +124,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """After every length, the report on all lengths so far; prints and plots it when all are done."""
+    """Yields the report on all lengths so far after each length; prints and plots it at the end."""
     if not options.steps:
         yield from compile_alone(options, run)
         return
@@ -147,7 +147,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compile_alone(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """After every length, the temporary bytes of forward + backward so far; at the end prints how they grow."""
+    """Yields the temporary bytes of forward + backward so far after each length; prints their growth at the end."""
     temporary: dict[str, dict[int, int]] = {name: {} for name in options.sides}
     print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
     for length in sorted(options.lengths):
@@ -161,7 +161,7 @@ def compile_alone(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any
 
 
 def make_report(figures: Figures) -> dict[str, Any]:
-    """The figures, and what follows from them."""
+    """Returns the figures with comparisons, exponents and crossover lengths."""
     return {
         'shape': SHAPE,
         'sides': {name: dict(by_length) for name, by_length in figures.items()},
@@ -172,7 +172,7 @@ def make_report(figures: Figures) -> dict[str, Any]:
 
 
 def show(figures: Figures, plot: Path | None) -> None:
-    """Prints and plots what was measured before."""
+    """Prints and plots the figures of an earlier run."""
     print_titles()
     for length in sorted({length for by_length in figures.values() for length in by_length}):
         for name in figures:
@@ -182,14 +182,14 @@ def show(figures: Figures, plot: Path | None) -> None:
 
 
 def finish(figures: Figures, plot: Path | None) -> None:
-    """Prints what follows from the figures, and plots them where asked."""
+    """Prints the comparisons, exponents and crossovers, and plots the figures if a path is given."""
     print_report(make_report(figures))
     if plot:
         draw(figures, plot)
 
 
 def promised_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
-    """What the growth between the two longest measured lengths promises for `length`; 0 without two."""
+    """Returns the expected seconds at `length`, extrapolated from the two longest measured lengths; 0 with fewer."""
     if len(by_length) < 2:
         return 0.0
     (short, first), (long, second) = sorted(by_length.items())[-2:]
@@ -198,7 +198,7 @@ def promised_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row from the processes of a side and length; a process counts with its median call."""
+    """Returns one row from the processes of a side and length; each process counts with its median call."""
     row: dict[str, Any] = {'name': children[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(child[name]) for child in children]
@@ -209,13 +209,13 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_titles() -> None:
-    """The first line of the table."""
+    """Prints the head of the table."""
     titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
     print(f'{"length":>7} {"side":<26} {titles}')
 
 
 def print_row(length: int, name: str, row: dict[str, Any]) -> None:
-    """One line of the table."""
+    """Prints a line of the table."""
     low, high = (1e3 * value for value in row['forward_backward_range'])
     temporary = '' if row['temporary_bytes'] is None else f'{row["temporary_bytes"] / 2**20:.0f}'
     print(
@@ -226,7 +226,7 @@ def print_row(length: int, name: str, row: dict[str, Any]) -> None:
 
 
 def compare(figures: Figures) -> list[dict[str, Any]]:
-    """Ours against each peer at each length that both were measured at: ratios of time and peak memory."""
+    """Returns our time and peak memory divided by each peer's, at each length that both were measured at."""
     rows = []
     for side in OURS:
         for other in side.against:
@@ -239,7 +239,7 @@ def compare(figures: Figures) -> list[dict[str, Any]]:
 
 
 def exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
-    """Least-squares slopes of log time and log peak memory against log length, between two lengths."""
+    """Returns least-squares slopes of log time and log peak memory over log length, between two lengths."""
     slopes = {}
     for name, by_length in figures.items():
         lengths = [length for length in sorted(by_length) if start <= length <= stop]
@@ -252,12 +252,12 @@ def exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[st
 
 
 def slope(lengths: list[int], values: list[float]) -> float:
-    """The slope of the straight line through (log length, log value) with the least squared error."""
+    """Returns the slope of the least-squares line through (log length, log value)."""
     return statistics.linear_regression([math.log(x) for x in lengths], [math.log(max(y, 1e-9)) for y in values]).slope
 
 
 def crossovers(figures: Figures) -> dict[str, int | None]:
-    """The shortest measured length from which on a mechanism's forward + backward is faster than our full attention."""
+    """Returns per mechanism the shortest length from which forward + backward is always faster than full attention."""
     full = figures.get(YARDSTICK, {})
     result = {}
     for side in OURS:
@@ -271,7 +271,7 @@ def crossovers(figures: Figures) -> dict[str, int | None]:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Ratios, growth and crossover lengths in lines."""
+    """Prints ratios, growth exponents and crossover lengths."""
     for row in report['comparisons']:
         times = f'{row["forward_backward"]:.2f} x the time forward + backward, {row["forward"]:.2f} x forward'
         memory = f'{row["peak_bytes"]:.2f} x the peak memory'
@@ -286,7 +286,7 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def draw(figures: Figures, path: Path) -> None:
-    """Time and peak memory against length, both axes logarithmic; peers are dashed."""
+    """Plots time and peak memory against length on logarithmic axes; peers have dashed lines."""
     import matplotlib
 
     matplotlib.use('agg')
@@ -311,10 +311,10 @@ def draw(figures: Figures, path: Path) -> None:
 
 
 def load(path: Path) -> Figures:
-    """The figures of an earlier run's JSON file, of a run that was cut too.
+    """Returns the figures from an earlier run's JSON file, also from an interrupted run.
 
     Raises:
-        InputError: the file cannot be read, or holds something else.
+        InputError: the file cannot be read, or has other content.
     """
     try:
         sides = json.loads(path.read_text(encoding='utf-8'))['attention']['sides']
@@ -328,13 +328,13 @@ def load(path: Path) -> Figures:
         raise InputError(f'{path}: it holds no figures that `benchmark.py attention --output` wrote') from None
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each call after a warm-up, temporary memory of the compiled programs, peak resident memory.
+    """Returns seconds of each call after a warm-up, temporary memory of the programs, and peak resident memory.
 
-    With 0 `steps` nothing runs, and the temporary memory is all there is.
+    With 0 `steps` nothing runs, and only temporary memory is returned.
     """
     import jax
 

@@ -1,12 +1,12 @@
-"""`scripts/benchmark.py compress`: what smaller models take against the one that they are made of.
+"""`scripts/benchmark.py compress`: time and memory of compressed models against the uncompressed model.
 
-`infer`: a call of an encoder of MiniLM's shape and of smaller ones, ours and PyTorch's: its float32 and its dynamic
-int8, which a user would take there. Each side has random weights, a process of its own, and turns with the others. A
-ratio is the time of our float32 whole model over a side's: above 1 the side is faster. Beside each are the bytes of
-its parameters, as they lie on disk, and how far calls raise the resident memory of the process, model apart.
+`infer`: a forward pass of an encoder of MiniLM's shape and of smaller ones, in this project and in PyTorch (float32 and
+dynamic int8). Each side has random weights and runs in a separate process, and sides take turns. The speed is the time
+of our uncompressed float32 model divided by the side's time, so above 1 the side is faster. Other columns are the bytes
+of the parameters on disk, and the growth of resident memory during calls.
 
-`train`: steps of a classifier of 6 layers: plain, with movement pruning, with rounding (`model.quantization`), and of a
-student of 3 layers alone, with a teacher beside it, and with kept logits.
+`train`: steps of a classifier of 6 layers: plain, with movement pruning, and with quantization (`model.quantization`).
+Also steps of a student of 3 layers: without a teacher, with a running teacher, and with cached teacher logits.
 """
 
 import json
@@ -39,9 +39,9 @@ MODELS: dict[str, dict[str, Any]] = {
     'third_int8': THIRD | {'quantization': 'int8', 'ranks': ['token=128']},
 }
 PEERS = {'torch': {}, 'torch_int8': {'quantization': 'int8'}}
-BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # ours and the peer of the same kind
+BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # our side: the peer of the same kind
 PARTS = ('infer', 'train')
-RATIOS = {  # of milliseconds: what is divided, what it is divided by
+RATIOS = {  # ratios of milliseconds: numerator, denominators
     'movement': ('movement', ('plain',)),
     'qat': ('qat', ('plain',)),
     'live': ('live', ('teacher', 'student')),
@@ -49,21 +49,21 @@ RATIOS = {  # of milliseconds: what is divided, what it is divided by
 }
 MEBIBYTE = 2**20
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures steps of training, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures training steps in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_choices('parts', PARTS, 'What is measured', options)
-    define_choices('sides', (*MODELS, *PEERS), 'Models of `infer`; `whole` is always among them', options)
-    define_integers('lengths', (128, 384), 'Tokens a row', options)
-    define_integers('rows', (1, 8, 32), 'Rows of a call', options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side and shape.', flag_values=options)
-    flags.DEFINE_integer('steps', 5, 'Timed steps of each way of training in a process.', flag_values=options)
+    """Defines the flags of the command."""
+    define_choices('parts', PARTS, 'Parts to measure', options)
+    define_choices('sides', (*MODELS, *PEERS), 'Models of `infer`; `whole` is always measured', options)
+    define_integers('lengths', (128, 384), 'Tokens per row', options)
+    define_integers('rows', (1, 8, 32), 'Rows per call', options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side and shape.', flag_values=options)
+    flags.DEFINE_integer('steps', 5, 'Timed steps per process and training method.', flag_values=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where a number cannot be."""
+    """Raises InputError if a number is out of range."""
     for name in ('rounds', 'steps'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -76,11 +76,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """The chosen parts; after each shape, the figures so far.
+    """Yields the figures so far after each shape of the chosen parts.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     report: dict[str, Any] = {}
     if 'infer' in options.parts:
@@ -105,7 +105,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def infer(
     sides: list[str], shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run
 ) -> dict[str, Any]:
-    """The figures of each side for one shape, which it prints."""
+    """Returns and prints the figures of each side for one shape."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for number in range(rounds):
         for side in sides if number % 2 == 0 else reversed(sides):
@@ -132,7 +132,7 @@ def infer(
 
 
 def trained(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """Median milliseconds of each way, and the ratios that are asked of them, of the same process."""
+    """Returns median milliseconds of each training method, and the ratios of `RATIOS`, computed per process."""
     middle = {way: statistics.median(one[way] for one in runs) for way in runs[0]}
     ratios = {
         name: statistics.median(one[above] / sum(one[way] for way in below) for one in runs)
@@ -141,17 +141,17 @@ def trained(runs: list[dict[str, float]]) -> dict[str, Any]:
     return {'milliseconds': middle, 'ratios': {name: round(ratio, 3) for name, ratio in ratios.items()}}
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 HEAD = {'kind': 'sequence'}  # fields of HeadConfig
-STEPS = 1000  # of the run whose schedules are followed
+STEPS = 1000  # length of the run that the schedules assume
 WAYS = ('plain', 'movement', 'qat', 'student', 'teacher', 'live', 'kept')
 Step = Callable[[], Any]
 
 
 class Trained:
-    """A model and its state, which `step` moves on by a batch."""
+    """A model with its training state; `step` trains on one batch."""
 
     def __init__(
         self, fields: dict[str, Any], *, is_pruned: bool = False, distill: DistillConfig | None = None
@@ -186,13 +186,13 @@ class Trained:
         self.program = jax.jit(make_train_step(graph, objective, optimizer, parts=parts), donate_argnums=0)
 
     def step(self, batch: dict[str, Any]) -> None:
-        """One step, waited for."""
+        """Trains one step and waits for the result."""
         self.state, metrics = self.program(self.state, batch)
         assert np.isfinite(float(metrics['loss']))
 
 
 def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
-    """A function for each way, that takes one step and waits for it."""
+    """Returns a function per training method that takes one step and waits for it."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -235,7 +235,7 @@ def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Median milliseconds of a step of each way; the ways take turns, step by step.
+    """Returns median milliseconds per step of each training method; the methods take turns, step by step.
 
     Args:
         shape: 'model' (fields of `ModelConfig`), 'student_layers', 'rows', 'length' and 'steps'.

@@ -1,9 +1,9 @@
-"""`scripts/benchmark.py decode`: tokens/s of predicting token by token, with and without a memory.
+"""`scripts/benchmark.py decode`: tokens/s of predicting token by token, with and without cached state.
 
-A comparison has two ways of predicting the same tokens from the same context: a fast one that keeps something, and a
-slow one that reads the context again for every token: generation with a cache, and evaluation with segment memory.
-Every (mechanism, context, way) is a process of its own. Each way (`WAYS`) is a function from a decoder and the shape
-to a call that makes some tokens, and what it keeps.
+A comparison has two ways to predict the same tokens from the same context. The fast way keeps state between tokens, and
+the slow way reads the context again for every token. The comparisons are generation with a cache, and evaluation with
+segment memory. Each (mechanism, context, way) runs in a separate process. Each way in `WAYS` is a function that takes a
+decoder and the shape. It returns a call that predicts some tokens, and the size of the kept state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from absl import flags
 from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.errors import InputError
 
-if TYPE_CHECKING:  # the child alone needs them
+if TYPE_CHECKING:  # only the child process needs them
     from flax import nnx
     from jax import Array
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the child alone needs them
     from efficient_attention.models.memory import Memory
 
 MEBIBYTE = 2**20
-# configs/lm/enwik8_small.py without its dropout.
+# configs/lm/enwik8_small.py without dropout
 MODEL = {
     'layers': 4,
     'width': 128,
@@ -46,7 +46,7 @@ MODEL = {
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Two of `WAYS`, for some mechanisms (name -> fields of ModelConfig) and contexts."""
+    """Two of `WAYS`, compared for several mechanisms (name -> fields of ModelConfig) and contexts."""
 
     fast: str
     slow: str
@@ -66,8 +66,8 @@ CACHE = Comparison(
     },
     contexts=(512, 4096),
 )
-# Dai et al. 2019, arXiv 1901.02860, section 4.5: 363 to 1,874 times slower without memory at these lengths, in a model
-# of 24 layers on a GPU.
+# Dai et al. 2019, arXiv 1901.02860, section 4.5: evaluation without memory is 363 to 1,874 times slower at these
+# lengths, in a model of 24 layers on a GPU.
 MEMORY = Comparison(
     fast='memory',
     slow='sliding',
@@ -76,23 +76,23 @@ MEMORY = Comparison(
 )
 COMPARISONS = {'cache': CACHE, 'memory': MEMORY}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # side, context, what `compare` returns
-Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+Figures = dict[str, dict[int, dict[str, Any]]]  # side, context, result of `compare`
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
+    """Defines the flags of the command."""
     sides = list(dict.fromkeys(side for comparison in COMPARISONS.values() for side in comparison.sides))
     define_choices('parts', list(COMPARISONS), 'Comparisons', options)
     define_choices('sides', sides, 'Mechanisms', options)
-    define_integers('contexts', None, 'Positions before a token; those of the part by default', options)
-    flags.DEFINE_integer('rounds', 1, 'Processes of each row.', flag_values=options)
-    flags.DEFINE_integer('calls', 10, 'Timed calls a process.', flag_values=options)
+    define_integers('contexts', None, 'Positions before a token; by default as set for each part', options)
+    flags.DEFINE_integer('rounds', 1, 'Processes per row.', flag_values=options)
+    flags.DEFINE_integer('calls', 10, 'Timed calls per process.', flag_values=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on numbers that are none, and on a part with nothing to measure."""
+    """Raises InputError on invalid numbers, and on a part without mechanisms to measure."""
     for name in ('contexts', 'rounds', 'calls'):
         given = options[name].value
         least = min(given) if isinstance(given, list) else given
@@ -104,7 +104,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """After every context of every comparison, the report on all so far."""
+    """Yields the report so far after each context of each comparison."""
     report: dict[str, Any] = {'model': MODEL}
     for part in options.parts:
         comparison = COMPARISONS[part]
@@ -123,7 +123,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def compare(
     comparison: Comparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Median and range of tokens/s of both ways, which take turns, and the ratio of fast to slow, median and range."""
+    """Returns median and range of tokens/s of both ways, which take turns, and of the ratio fast / slow."""
     children: dict[str, list[dict[str, Any]]] = {comparison.fast: [], comparison.slow: []}
     for number in range(rounds):
         for way in list(children)[:: -1 if number % 2 else 1]:
@@ -140,27 +140,27 @@ def compare(
 
 
 def print_titles(comparison: Comparison) -> None:
-    """The first line of a table."""
+    """Prints the head of a table."""
     ways = f'{comparison.fast + " tokens/s":>22} {comparison.slow + " tokens/s":>22}'
     print(f'{"context":>7} {"side":<10} {ways} {"ratio":>8} {"(range)":>18} {"state MiB":>10}')
 
 
 def print_row(context: int, side: str, row: dict[str, Any]) -> None:
-    """One line of the table."""
+    """Prints a line of the table."""
     ways = ' '.join(f'{rate:>22,.1f}' for rate in row['tokens_per_second'].values())
     between = '{:.1f} to {:.1f}'.format(*row['ratio_range'])
     state = row['state_bytes'] / MEBIBYTE
     print(f'{context:>7} {side:<10} {ways} {row["ratio"]:>8.1f} {between:>18} {state:>10.2f}', flush=True)
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 SEGMENT = 80  # tokens of a segment in evaluation with memory, as in the released code for enwik8
 
 
 class Work(NamedTuple):
-    """A call that predicts `tokens` tokens and returns arrays to wait for; `state_bytes` stay between calls."""
+    """A call that predicts `tokens` tokens and returns arrays to wait for; `state_bytes` are kept between calls."""
 
     call: Callable[[], Any]
     tokens: int
@@ -168,7 +168,7 @@ class Work(NamedTuple):
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Tokens/s of each call after the first, their median, and the bytes that are kept between calls.
+    """Returns tokens/s of each call after the first, their median, and the bytes kept between calls.
 
     `shape` has `model` (fields of ModelConfig), `way`, `context` (positions that a prediction may read) and `calls`.
     """
@@ -192,7 +192,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def cached(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
-    """Generation as `scripts/generate.py` does it: the context is read once, then `STREAMED` tokens a call."""
+    """Returns generation as in `scripts/generate.py`: reads the context once, then adds `STREAMED` tokens per call."""
     import jax
     import jax.numpy as jnp
 
@@ -213,7 +213,7 @@ def cached(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
 
 
 def recomputed(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
-    """Generation without a cache: the last `context` tokens are read again for every token."""
+    """Returns generation without a cache: reads the last `context` tokens again for every token."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -237,7 +237,7 @@ def recomputed(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
 
 
 def sliding(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
-    """Evaluation with a window of `context` tokens that moves on by 1: one whole pass for each token."""
+    """Returns evaluation with a window of `context` tokens that moves by 1: one forward pass per token."""
     import jax
     from flax import nnx
 
@@ -247,7 +247,7 @@ def sliding(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
 
 
 def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
-    """Evaluation in segments of `SEGMENT` tokens, each after a memory of `context` tokens, whose next it predicts."""
+    """Returns evaluation in segments of `SEGMENT` tokens, each with a memory of the `context` tokens before it."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -274,7 +274,7 @@ def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work
 
 
 def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
-    """float32 logits [B, V] of what follows the last token; those of earlier ones are never computed."""
+    """Returns logits float32 [B, V] for the token after the last; logits of earlier positions are never computed."""
     import jax.numpy as jnp
 
     hidden_BLD = decoder.hidden(tokens_BL, jnp.ones_like(tokens_BL))
@@ -282,13 +282,13 @@ def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
 
 
 def random_tokens(shape: dict[str, Any], length: int) -> Array:
-    """Ids int32 [1, length]."""
+    """Returns random ids, int32 [1, length]."""
     import jax.numpy as jnp
 
     return jnp.asarray(np.random.default_rng(0).integers(0, shape['model']['vocab_size'], (1, length), np.int32))
 
 
-# A new way of predicting is a function like these, its name here and in a `Comparison`.
+# To add a way, write a function like these and name it here and in a `Comparison`.
 WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], Work]] = {
     'cached': cached,
     'recomputed': recomputed,

@@ -1,10 +1,10 @@
-"""`scripts/benchmark.py finetune`: examples/s of fine-tuning and of inference, ours and PyTorch's.
+"""`scripts/benchmark.py finetune`: examples/s of fine-tuning and inference, this project and PyTorch.
 
-Both sides get the same rows of random ids in the same batches. Their lengths are spread evenly from an eighth of the
-longest to the longest, and rows of similar length come together. Ours pads a batch to one of a few lengths
-(`examples.buckets`), each of which is a compiled program; the peer pads to the longest row of the batch. Both have a
-padding mask. In bfloat16 ours has float32 parameters, and the peer runs under `torch.autocast`. What is compiled first
-is not timed: a run of minutes does not notice it.
+Both sides get the same rows of random ids in the same batches. Row lengths are uniform between an eighth of the longest
+and the longest, and each batch has rows of similar length. Our side pads a batch to one of a few lengths
+(`examples.buckets`), and each length is a compiled program. The peer pads to the longest row of the batch. Both use a
+padding mask. In bfloat16 our parameters stay float32, and the peer runs under `torch.autocast`. Compilation is not
+timed, because it does not matter in a run of minutes.
 """
 
 import json
@@ -25,7 +25,7 @@ from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.errors import InputError
 
-# MiniLM-L6-H384-uncased with two classes.
+# MiniLM-L6-H384-uncased with two classes
 MODEL = {
     'layers': 6,
     'width': 384,
@@ -36,23 +36,23 @@ MODEL = {
 }
 WAYS = ('train', 'infer')
 DTYPES = ('float32', 'bfloat16')
-ROWS = {128: 32, 384: 16}  # of a batch
+ROWS = {128: 32, 384: 16}  # length: rows per batch
 PEER = str(Path(__file__).with_name('peers') / 'fine_tuning.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_integers('lengths', (128, 384), 'Tokens of the longest row', options)
-    define_choices('ways', WAYS, 'What is measured', options)
-    flags.DEFINE_enum('dtype', DTYPES[0], DTYPES, 'Of activations and products.', flag_values=options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side, length and way.', flag_values=options)
-    flags.DEFINE_integer('batches', 12, 'Timed batches a process.', flag_values=options)
+    """Defines the flags of the command."""
+    define_integers('lengths', (128, 384), 'Tokens in the longest row', options)
+    define_choices('ways', WAYS, 'Ways to measure', options)
+    flags.DEFINE_enum('dtype', DTYPES[0], DTYPES, 'Dtype of activations and matrix products.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side, length and way.', flag_values=options)
+    flags.DEFINE_integer('batches', 12, 'Timed batches per process.', flag_values=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where a number cannot be."""
+    """Raises InputError if a number is out of range."""
     for name in ('rounds', 'batches'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -62,18 +62,18 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def batches_of(length: int, count: int) -> list[list[int]]:
-    """The row lengths of each batch, rows of similar length together, batches in random order."""
+    """Returns the row lengths of each batch: similar lengths in a batch, batches in random order."""
     rng, rows = np.random.default_rng(length), ROWS.get(length, 16)
     lengths = np.sort(rng.integers(length // 8, length + 1, rows * count)).reshape(count, rows)
     return lengths[rng.permutation(count)].tolist()
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Both sides, taking turns, for each length and way; after each comparison, the figures so far.
+    """Yields the figures so far after each length and way; both sides take turns.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'model': MODEL, 'dtype': options.dtype, 'batches': options.batches, 'ways': {}}
@@ -90,7 +90,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """The rates of each side's processes and the ratios of those of the same round."""
+    """Returns the rates of each side's processes, and the ratios of rates within the same round."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in sorted(commands, reverse=number % 2 == 1):
@@ -105,7 +105,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def line_of(length: int, way: str, row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Returns a line of the table."""
     cells = []
     for side in ('ours', 'peer'):
         own = row[side]
@@ -114,11 +114,11 @@ def line_of(length: int, way: str, row: dict[str, Any]) -> str:
     return f'{length:>6} {way:>6} {cells[0]:>26} {cells[1]:>26}  {row["ratio"]:.2f} ({low:.2f} to {high:.2f})'
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
-    """The batches as training and inference get them."""
+    """Returns the batches as training and inference get them."""
     rng = np.random.default_rng(0)
     features = [
         {
@@ -137,7 +137,7 @@ def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Examples/s over all batches, after each of their lengths was compiled."""
+    """Returns examples/s over all batches, after the program of each length was compiled."""
     import jax
     from flax import nnx
 

@@ -1,9 +1,10 @@
-"""`scripts/benchmark.py infer`: what a call of an encoder takes, ours and what users would write else.
+"""`scripts/benchmark.py infer`: time of an encoder's forward pass, in this project and in its alternatives.
 
-Four sides get rows of random ids of one length: ours with the parameters laid out for inference, ours with the stacked
+Four sides get rows of random ids of one length: ours with parameters in the inference layout, ours with the stacked
 parameters of training, an encoder in plain Flax NNX (`plain_nnx.py`), and transformers' BertModel in PyTorch
-(`peers/inference.py`). The ratio is that of our time to the faster peer's of the same round: below 1 ours is
-faster. Compiling is timed apart. Memory is what a program holds beside its arguments and results; PyTorch tells none.
+(`peers/inference.py`). The ratio is our time over the faster peer's time in the same round: below 1 ours is faster.
+Compilation is timed separately. Memory is the program's memory besides its arguments and results; it is not known for
+PyTorch.
 """
 
 import json
@@ -30,23 +31,23 @@ SIDES = ('ours', 'stacked', 'nnx', 'torch')
 LAYOUTS = {'ours': 'separate', 'stacked': 'stacked', 'nnx': 'plain', 'torch': 'separate'}
 PEERS = ('nnx', 'torch')
 MEBIBYTE = 2**20
-CELL = 44  # columns of a side in the table
+CELL = 44  # width of a side's column in the table
 PEER = str(Path(__file__).with_name('peers') / 'inference.py')
-LEAST_SECONDS = 1.0  # of timed calls
+LEAST_SECONDS = 1.0  # least total time of the timed calls
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
+    """Defines the flags of the command."""
     define_choices('models', tuple(MODELS), 'Encoders', options)
-    define_integers('rows', (1, 8), 'Rows of a call', options)
-    define_length(128, 'Tokens a row.', options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side and shape.', flag_values=options)
+    define_integers('rows', (1, 8), 'Rows per call', options)
+    define_length(128, 'Tokens per row.', options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side and shape.', flag_values=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where a number cannot be."""
+    """Raises InputError if a number is out of range."""
     if options.rounds < 1:
         raise InputError(f'--rounds is {options.rounds}; it must be at least 1')
     if not 1 <= options.length <= 512:
@@ -57,11 +58,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """All sides, taking turns, for each model and number of rows; after each comparison, the figures so far.
+    """Yields the figures so far after each model and number of rows; all sides take turns.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     commands = dict.fromkeys(SIDES, CHILD) | {'torch': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'length': options.length, 'models': {}}
@@ -81,7 +82,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """The figures of each side's processes, and our time over that of the faster peer in the same round."""
+    """Returns the figures of each side's processes, and our time over the faster peer's time in the same round."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in commands if number % 2 == 0 else reversed(commands):
@@ -94,7 +95,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def line_of(name: str, rows: int, row: dict[str, Any]) -> str:
-    """A row of the table: times, and temporary memory and seconds of compilation where they are known."""
+    """Returns a line of the table: times, and temporary memory and compile seconds if known."""
     cells = []
     for side in SIDES:
         found, times = row[side], row['times'][side]
@@ -106,18 +107,18 @@ def line_of(name: str, rows: int, row: dict[str, Any]) -> str:
     return f'{name:>10} {rows:>4}' + ''.join(f'{cell:>{CELL}}' for cell in cells) + ratio
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds and memory of a call, and what its program costs to make.
+    """Returns milliseconds and memory of a call, and the compile time and size of its program.
 
-    'temporary_bytes' is what the program plans beside its arguments and results, 'peak_bytes' how far calls raised the
-    resident memory (None where the system does not tell).
+    'temporary_bytes' is the compiler's memory besides arguments and results. 'peak_bytes' is the growth of resident
+    memory during calls (None if the system does not report it).
 
     Args:
-        shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' as inference has its
-            parameters, 'stacked' as training has them, or 'plain' for the encoder in plain Flax NNX.
+        shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' for the inference layout,
+            'stacked' for the training layout, or 'plain' for the encoder in plain Flax NNX.
     """
     import jax
     import jax.numpy as jnp
@@ -163,7 +164,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_of(call: Any) -> float:
-    """Median milliseconds of a call, after two that are not timed."""
+    """Returns median milliseconds of a call, after two untimed calls."""
     import jax
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py input`: tokens/s of the input pipeline alone, against what our training step consumes."""
+"""`scripts/benchmark.py input`: tokens/s of the input pipeline, against the tokens/s that a training step consumes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +12,8 @@ from scripts.benchmarks.step import CHILD, SHAPE, TOKENS_A_STEP, Run, check_leng
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_length(128, f'Tokens a row; a divisor of {TOKENS_A_STEP}.', options)
+    """Defines the flags of the command."""
+    define_length(128, f'Tokens per row; a divisor of {TOKENS_A_STEP}.', options)
     flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
     flags.DEFINE_enum('pairs', 'sop', ('none', 'nsp', 'sop'), 'As data.pairs in a config.', flag_values=options)
     flags.DEFINE_integer('batches', 200, 'Batches to time.', flag_values=options)
@@ -21,12 +21,12 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where rows of the length do not make a step."""
+    """Raises InputError if rows of this length do not fill a step."""
     check_length(options.length)
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Tokens/s of the pipeline alone, of our step alone, and how many times the one is the other."""
+    """Yields tokens/s of the pipeline without a model, of the training step without a pipeline; prints their ratio."""
     delivered = pipeline_tokens_per_second(options)
     consumed = with_rate(run(CHILD, shape_of(options.length, options.steps, options.choices)))['tokens_per_second']
     print(f'input pipeline alone {delivered:,.0f} tokens/s; a training step alone consumes {consumed:,.0f} tokens/s')
@@ -35,7 +35,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
-    """Prepares the source, or finds it prepared, and times its batches without a model."""
+    """Returns tokens/s of the batches without a model; prepares the source if needed."""
     from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
     from efficient_attention.data.corpus.prepare import prepare_corpus
 

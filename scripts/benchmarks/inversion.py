@@ -1,15 +1,15 @@
-"""The error of a reversible stack that recovers its inputs from its outputs: python scripts/benchmarks/inversion.py
+"""Measures the error of reversible stacks that recover inputs from outputs: python scripts/benchmarks/inversion.py
 
-First the inverse error by depth: the largest difference between the recovered and the true input of the first layer,
-over the largest input. Then the gradient of all parameters and inputs against that of a stack that stores its
-activations: the Euclidean norm of the difference over that of the gradient. Untrained weights of standard deviation
-0.1, dropout 0.1.
+The first table has the inverse error by depth: the largest difference between recovered and true input of the first
+layer, divided by the largest input. The second table compares gradients of all parameters and inputs with those of a
+stack that stores activations: the Euclidean norm of the difference over the norm of the gradient. Weights are untrained
+with standard deviation 0.1; dropout is 0.1.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import os
 import sys
@@ -34,7 +34,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     'causal': {'attention': 'causal'},
     'lsh': {'attention': 'lsh(8, 4, causal=True)', 'shared_qk': True},
 }
-# What f and g are computed in, and the streams; training has float32 streams whatever the model's dtype.
+# dtypes of f and g, and of the streams; training has float32 streams whatever the model's dtype
 DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16'))
 
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
     define_integers('layers', (6, 12, 24, 48), 'Depths of the first table', options)
     flags.DEFINE_integer('gradient_layers', 12, 'Depth of the second table.', flag_values=options)
@@ -59,7 +59,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def print_errors(depths: list[int], length: int) -> None:
-    """A line for each attention and pair of dtypes, a column for each depth."""
+    """Prints the inverse errors: a line per attention and pair of dtypes, a column per depth."""
     titles = ' '.join(f'{f"{layers} layers":>10}' for layers in depths)
     print(f'{"attention":<9} {"computed in":<11} {"streams":<8} {titles}')
     for attention in ATTENTIONS:
@@ -69,7 +69,7 @@ def print_errors(depths: list[int], length: int) -> None:
 
 
 def print_gradients(layers: int, length: int) -> None:
-    """A line for each attention: how far the inversion, and bfloat16 itself, move the gradient."""
+    """Prints per attention how much the inversion changes the gradient, and how much bfloat16 itself does."""
     print(f'relative distance of gradients at {layers} layers')
     print(f'{"attention":<9} {"bfloat16: reversible, stored":>29} {"stored: bfloat16, float32":>26} ', end='')
     print(f'{"float32: reversible, stored":>28}')
@@ -82,14 +82,14 @@ def print_gradients(layers: int, length: int) -> None:
 
 
 def config_of(attention: str, layers: int, dtype: str) -> ModelConfig:
-    """The stack that is measured."""
+    """Returns the config of the measured stack."""
     rates = {'dropout_rate': 0.1, 'attention_dropout_rate': 0.0}
     sizes = {'width': WIDTH, 'heads': 2, 'layers': layers, 'init_std': 0.1}
     return ModelConfig(**sizes, **rates, **ATTENTIONS[attention], norm='pre', stack='reversible', dtype=dtype)
 
 
 def made(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax.Array, Context]:
-    """A stack's graph and parameters, an input float32 [ROWS, length, WIDTH], and its context without padding."""
+    """Returns a stack's graph and parameters, an input float32 [ROWS, length, WIDTH] and its context, no padding."""
     graph, state = nnx.split(jax.jit(lambda: Stack(config, rngs=nnx.Rngs(0)))())
     positions = jnp.tile(jnp.arange(length)[None], (ROWS, 1))
     keys = jax.random.split(jax.random.key(1), ROWS)
@@ -98,7 +98,7 @@ def made(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax
 
 
 def error(config: ModelConfig, length: int, streams: str) -> float:
-    """The inverse error with streams of a dtype."""
+    """Returns the inverse error with streams of the given dtype."""
     graph, state, x, context = made(config, length)
 
     @jax.jit
@@ -109,7 +109,7 @@ def error(config: ModelConfig, length: int, streams: str) -> float:
 
 
 def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
-    """Gradients of the sum of the output times fixed random numbers, in all parameters and the input."""
+    """Returns gradients of sum(output * fixed random numbers) with respect to all parameters and the input."""
     graph, state, x, context = made(config, length)
     weights = jax.random.normal(jax.random.key(3), x.shape)
 
@@ -121,18 +121,18 @@ def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array
 
 
 def reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
-    """As in training."""
+    """Returns the stack's output as in training."""
     return stack(x, context)
 
 
 def stored(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
-    """The same function through ordinary differentiation, which keeps all activations."""
+    """Returns the same output through ordinary differentiation, which stores all activations."""
     first, second = forward(*stack.reversible_parts(context), (x, x))
     return (first + second) / 2
 
 
 def distance(left: list, right: list) -> float:
-    """The Euclidean norm of the difference over that of `right`, over all arrays together."""
+    """Returns the Euclidean norm of the difference over the norm of `right`, over all arrays together."""
     square = sum(float(jnp.square(a - b).sum()) for a, b in zip(left, right, strict=True))
     return (square / sum(float(jnp.square(b).sum()) for b in right)) ** 0.5
 

@@ -1,16 +1,17 @@
-"""What keeping freed memory costs and saves: seconds a training step, resident memory, with and without its limit.
+"""Measures the cost of keeping freed memory: seconds per training step and resident memory, with and without a limit.
 
     python scripts/benchmarks/kept_memory.py [--length 512] [--rows 8] [--steps 20] [--rounds 3]
 
-Three ways take turns, each in a process of its own: `default` (glibc's own settings), `unlimited` (freed memory is
-kept) and `limited` (kept up to the limit of efficient_attention/processes/allocator.py, which acts all the time, where
-train.py lets it act below half of the memory unused). The model is BERT-base. The last line is one JSON object.
+Three allocator settings take turns, each in a separate process: `default` (glibc's settings), `unlimited` (freed memory
+is kept) and `limited` (kept up to the limit of efficient_attention/processes/allocator.py). Here the limit always acts;
+in train.py it only acts when less than half of the memory is unused. The model is BERT-base. The last line of output is
+one JSON object.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import os
@@ -31,7 +32,7 @@ from efficient_attention.processes.child_process import child_command
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ('default', 'unlimited', 'limited')
 SHAPE = {'vocab_size': 30522, 'layers': 12, 'width': 768, 'heads': 12, 'dropout_rate': 0.1, 'warmup_steps': 3}
-# Takes the steps of step.py with the allocator of train.py, and adds what is resident at the end.
+# Runs the steps of step.py with the allocator of train.py, and adds the resident memory at the end.
 PROGRAM = """
 import json, sys
 from efficient_attention.processes import allocator
@@ -44,13 +45,13 @@ print(json.dumps(measure_shape(json.loads(sys.argv[1])) | {'resident_bytes': res
 
 
 def main() -> None:
-    """Reads the flags, measures and prints a line for each way and the summary."""
+    """Reads the flags, measures and prints a line per setting and the summary."""
     options = flags.FlagValues()
-    define_length(512, 'Tokens of a row.', options)
+    define_length(512, 'Tokens per row.', options)
     for name, default, meaning in (
-        ('rows', 8, 'Of a step.'),
-        ('steps', 20, 'That are timed.'),
-        ('rounds', 3, 'Turns.'),
+        ('rows', 8, 'Rows per step.'),
+        ('steps', 20, 'Timed steps.'),
+        ('rounds', 3, 'Rounds.'),
     ):
         flags.DEFINE_integer(name, default, meaning, flag_values=options)
     parse_flags(sys.argv, options=options)
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def figures_of(way: str, shape: dict[str, Any]) -> dict[str, Any]:
-    """What a process that works this way prints on its last line."""
+    """Returns the JSON object on the last line of a process with this allocator setting."""
     environment = os.environ | {
         'PYTHONPATH': str(ROOT),
         'JAX_PLATFORMS': 'cpu',
@@ -82,7 +83,7 @@ def figures_of(way: str, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def medians(children: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the processes that worked one way: seconds of the median step, GB at the peak and at the end."""
+    """Returns medians over processes: seconds per step, peak GB, and resident GB at the end."""
     return {
         'step_seconds': statistics.median(statistics.median(child['seconds']) for child in children),
         'peak_gb': statistics.median(child['peak_bytes'] for child in children) / 1e9,

@@ -1,14 +1,14 @@
-"""`scripts/benchmark.py memory`: what a decoder's training step holds and costs.
+"""`scripts/benchmark.py memory`: memory and time of a decoder's training step.
 
-`depth`: layers that keep their activations, recompute them or recover them (reversible), with and without feed-forward
-and loss in chunks, at several depths. `patterns`: fixed and strided sparse attention against dense causal attention,
-as in table 2 of Child et al. 2019 (arXiv 1904.10509), at a width that a CPU can bear. `output`: one softmax over many
-words against the clusters of an adaptive one, where the loss is computed in chunks. `compression`: a memory of 1,280
-tokens against one of 256 tokens and 256 slots of 4 older ones, which reaches as far; all of it is full.
+`depth`: layers that store activations, recompute them (remat) or recover them (reversible), at several depths, with and
+without feed-forward and loss in chunks. `patterns`: fixed and strided sparse attention against dense causal attention,
+as in table 2 of Child et al. 2019 (arXiv 1904.10509), at a width that is feasible on a CPU. `output`: one softmax over
+many words against an adaptive softmax, with the loss computed in chunks. `compression`: a memory of 1,280 tokens
+against one of 256 tokens and 256 compressed slots of 4 older tokens each. Both reach equally far, and both are full.
 
-Every row is a process of its own that compiles the whole step, AdamW included. Temporary bytes are the compiler's:
-gradients and updates are among them, parameters and moments are not. Real steps then tell the seconds and, as a check
-of the compiler, how far they raise the resident memory.
+Each row is a separate process that compiles the whole step, AdamW included. Temporary bytes are the compiler's figure:
+they include gradients and updates, but not parameters and moments. Real steps then give the seconds and, as a check of
+the compiler, the growth of resident memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import whole_file
 from scripts.benchmarks.process import start_peak, status_bytes
 
-if TYPE_CHECKING:  # the child alone needs them
+if TYPE_CHECKING:  # only the child process needs them
     import jax
 
     from efficient_attention.config.model import ModelConfig
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the child alone needs them
 
 MEBIBYTE = 2**20
 CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}  # positions
-# Rotary positions need no table, whose size would depend on the length.
+# Rotary positions have no table; the size of a table would depend on the length.
 MODEL = {
     'heads': 2,
     'norm': 'pre',
@@ -52,18 +52,18 @@ MODEL = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A table: one row for each side and size; every side is compared with the first of them at the same size."""
+    """A table with a row per side and size; at each size, all sides are compared with the first side."""
 
-    axis: str  # what a size counts: 'layers', 'length' or 'vocab_size'
+    axis: str  # meaning of a size: 'layers', 'length' or 'vocab_size'
     sides: dict[str, dict[str, Any]]  # name -> fields of ModelConfig
-    model: dict[str, Any]  # fields of all sides
-    rows: int  # of a batch
+    model: dict[str, Any]  # fields shared by all sides
+    rows: int  # rows per batch
     sizes: tuple[int, ...]
     small: tuple[int, ...]  # sizes of --quick
-    length: int = 0  # positions, where sizes count something else
+    length: int = 0  # positions, if sizes are not lengths
 
     def shape(self, side: str, size: int, steps: int) -> dict[str, Any]:
-        """What the child process measures."""
+        """Returns the shape that the child process measures."""
         model = MODEL | self.model | self.sides[side]
         model |= {self.axis: size} if self.axis != 'length' else {}
         length = size if self.axis == 'length' else self.length
@@ -111,7 +111,7 @@ OUTPUT = Part(
     sizes=(50_000,),
     small=(25_000,),
 )
-# The decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens.
+# the decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens
 SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
 COMPRESSION = Part(
     axis='length',
@@ -138,32 +138,32 @@ COMPRESSION = Part(
     small=(64,),
 )
 PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT, 'compression': COMPRESSION}
-# The flag that names a part's sizes.
+# flag that sets the sizes of a part
 SIZES = {'depth': 'layers', 'patterns': 'lengths', 'compression': 'segments'}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, what `summary` returns
-Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, result of `summary`
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_choices('parts', list(PARTS), 'What to measure', options)
+    """Defines the flags of the command."""
+    define_choices('parts', list(PARTS), 'Parts to measure', options)
     define_integers('layers', None, f'Depths of `depth`; by default {DEPTH.sizes}', options)
     define_integers('lengths', None, f'Positions of `patterns`; by default {PATTERNS.sizes}', options)
     segments = f'Positions of a segment of `compression`; by default {COMPRESSION.sizes}'
     define_integers('segments', None, segments, options)
-    ids = f'Ids of `depth`; by default {DEPTH.model["vocab_size"]}.'
+    ids = f'Vocabulary size of `depth`; by default {DEPTH.model["vocab_size"]}.'
     flags.DEFINE_integer('vocab_size', None, ids, flag_values=options)
-    flags.DEFINE_integer('rounds', 1, 'Processes of each row.', flag_values=options)
-    flags.DEFINE_integer('steps', 3, 'Timed steps a process; 0 = compile alone.', flag_values=options)
-    quick = 'Smallest sizes and one step: shows only that it works.'
+    flags.DEFINE_integer('rounds', 1, 'Processes per row.', flag_values=options)
+    flags.DEFINE_integer('steps', 3, 'Timed steps per process; 0 = only compile.', flag_values=options)
+    quick = 'Smallest sizes and one step, to test the command.'
     flags.DEFINE_bool('quick', False, quick, flag_values=options)
-    define_path('plot', 'File for a picture, .png or .svg.', options=options)
+    define_path('plot', 'File for a plot, .png or .svg.', options=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on sizes that are none, and on flags that have no effect."""
+    """Raises InputError on invalid sizes, and on flags without effect."""
     for part, name in (*SIZES.items(), ('depth', 'vocab_size')):
         if options[name].value is not None and part not in options.parts:
             raise InputError(f'--{name} has no effect without --parts {part}')
@@ -182,7 +182,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def chosen_parts(options: flags.FlagValues) -> dict[str, Part]:
-    """The parts with the sizes that the command line asks for."""
+    """Returns the parts with the sizes chosen on the command line."""
     parts = {}
     for name in options.parts:
         part = PARTS[name]
@@ -196,7 +196,7 @@ def chosen_parts(options: flags.FlagValues) -> dict[str, Part]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """After every size of every part, the report on all so far; plots it when all are done."""
+    """Yields the report so far after each size of each part; plots it at the end."""
     report: dict[str, Any] = {}
     steps = min(options.steps, 1) if options.quick else options.steps
     parts = chosen_parts(options)
@@ -217,7 +217,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def take_turns(
     part: Part, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Each side's processes; every other round goes through the sides backwards, so that a slow minute hits all."""
+    """Returns figures of each side's processes; every other round runs in reverse, so that a slow minute hits all."""
     children: dict[str, list[dict[str, Any]]] = {side: [] for side in part.sides}
     for number in range(rounds):
         for side in sorted(children, key=list(children).index, reverse=number % 2 == 1):
@@ -226,7 +226,7 @@ def take_turns(
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row: medians over the processes, each of which counts with its median step; what was not measured is None."""
+    """Returns one row of medians over processes; each process counts with its median step; None = not measured."""
     row = {name: children[0][name] for name in ('name', 'parameters', 'temporary_bytes', 'argument_bytes')}
     medians = [statistics.median(child['seconds']) for child in children if child.get('seconds')]
     peaks = [child['peak_bytes'] for child in children if child.get('peak_bytes') is not None]
@@ -236,7 +236,7 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def make_report(part: Part, figures: Figures) -> dict[str, Any]:
-    """The figures, what was measured, and the ratios that follow."""
+    """Returns the figures with the settings, the ratios and the growth."""
     sides = {side: by_size for side, by_size in figures.items() if by_size}
     return {
         'axis': part.axis,
@@ -249,7 +249,7 @@ def make_report(part: Part, figures: Figures) -> dict[str, Any]:
 
 
 def ratios(figures: Figures) -> list[dict[str, Any]]:
-    """Every side against the first at the same size: temporary and resident memory, and time."""
+    """Returns each side's temporary memory, resident memory and time over the first side's, at the same size."""
     first, *others = figures
     rows = []
     for side in others:
@@ -264,7 +264,7 @@ def ratios(figures: Figures) -> list[dict[str, Any]]:
 
 
 def growth(figures: Figures) -> dict[str, dict[int, float]]:
-    """Each side's temporary memory at every size over that at its smallest; empty where there is one size."""
+    """Returns each side's temporary memory at every size over that at its smallest; empty if there is only one size."""
     return {
         side: {size: row['temporary_bytes'] / by_size[min(by_size)]['temporary_bytes'] for size, row in by_size.items()}
         for side, by_size in figures.items()
@@ -273,13 +273,13 @@ def growth(figures: Figures) -> dict[str, dict[int, float]]:
 
 
 def print_titles(part: Part) -> None:
-    """The first line of a table."""
+    """Prints the head of a table."""
     titles = f'{"temporary MiB":>14} {"resident MiB":>13} {"parameters MiB":>15} {"step ms":>8} {"(range)":>17}'
     print(f'{part.axis:>7} {"side":<20} {titles}')
 
 
 def print_row(size: int, side: str, row: dict[str, Any]) -> None:
-    """One line of a table."""
+    """Prints a line of a table."""
     resident = '' if row['peak_bytes'] is None else f'{row["peak_bytes"] / MEBIBYTE:.1f}'
     seconds = '' if row['seconds'] is None else f'{1e3 * row["seconds"]:.1f}'
     between = '' if row['range'] is None else ' to '.join(f'{1e3 * value:.1f}' for value in row['range'])
@@ -292,7 +292,7 @@ def print_row(size: int, side: str, row: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Ratios and growth in lines."""
+    """Prints ratios and growth, one per line."""
     names = {'temporary_bytes': 'temporary memory', 'peak_bytes': 'resident memory', 'seconds': 'time'}
     for row in report['ratios']:
         parts = [f'{row[name]:.3f} x the {words}' for name, words in names.items() if row[name] is not None]
@@ -303,7 +303,7 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def draw(parts: dict[str, Part], report: dict[str, Any], path: Path) -> None:
-    """For each part temporary memory (line) and what real steps added (crosses), and the time of a step."""
+    """Plots temporary memory (lines), growth of resident memory in real steps (crosses) and step time for each part."""
     import matplotlib
 
     matplotlib.use('agg')
@@ -330,21 +330,20 @@ def draw(parts: dict[str, Part], report: dict[str, Any], path: Path) -> None:
 
 
 def draw_line(axis: Any, by_size: dict[int, dict[str, Any]], field: str, scale: float, **style: Any) -> None:
-    """The sizes at which a field was measured."""
+    """Plots a field over the sizes at which it was measured."""
     points = [(size, scale * row[field]) for size, row in sorted(by_size.items()) if row[field] is not None]
     if points:
         axis.plot(*zip(*points, strict=True), **style)
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Temporary bytes of the compiled step, and of real steps the seconds and the resident bytes that they add.
+    """Returns the temporary bytes of the compiled training step, and seconds and added resident bytes of real steps.
 
-    A decoder with memory reads a full one.
-    `shape` has `model` (fields of ModelConfig), `rows`, `length` and `steps`: timed ones, after one that is not; with 0
-    nothing runs.
+    If the decoder has memory, the memory is full. `shape` has `model` (fields of ModelConfig), `rows`, `length` and
+    `steps`, the number of timed steps after an untimed one; with 0 nothing runs.
     """
     import jax
 
@@ -364,12 +363,12 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     }
     if not shape['steps']:
         return result
-    # One program makes the state, so that each array has memory of its own, as giving it away needs.
+    # One program creates the state, so that each array has a separate buffer; donation needs that.
     return result | run_steps(step, jax.jit(first_state)(), batch, shape['steps'])
 
 
 def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], TrainState]]:
-    """The training step of a decoder with AdamW, and what makes its first state, in which a memory is of ones."""
+    """Returns a decoder's training step with AdamW, and a function for its first state, with a memory of ones."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -388,21 +387,21 @@ def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], Trai
 
     def first_state() -> TrainState:
         params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-        carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))  # segment 1, as the batch has
+        carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))  # segment 1, the segment of the batch
         return initial_state(params, optimizer, seed=0, carry=carry)
 
     return make_train_step(graph, objective, optimizer), first_state
 
 
 def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Rows of random ids without padding."""
+    """Returns rows of random ids without padding."""
     ids = np.random.default_rng(0).integers(0, vocab_size, (rows, length + 1), np.int32)
     whole = {'segments': np.ones((rows, length), np.int32), 'weights': np.ones((rows, length), np.float32)}
     return whole | {'tokens': ids[:, :-1], 'targets': ids[:, 1:]}
 
 
 def run_steps(step: jax.stages.Compiled, state: TrainState, batch: dict[str, np.ndarray], count: int) -> dict[str, Any]:
-    """Seconds of each of `count` steps after the first, and how far all of them raised the resident memory."""
+    """Returns seconds of each of `count` steps after a first one, and the growth of resident memory over all steps."""
     import jax
 
     before = start_peak()

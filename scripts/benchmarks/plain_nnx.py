@@ -1,4 +1,4 @@
-"""An encoder as a user would write it in plain Flax NNX; nothing of it is of this project but the letters."""
+"""An encoder as users would write it in plain Flax NNX; it shares no code with this project."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from flax import nnx
 
 
 def measure_plain(shape: dict[str, Any], time_of: Callable[[Any], float]) -> dict[str, Any]:
-    """Milliseconds (by `time_of`) and temporary memory of a call, and seconds of its compilation."""
+    """Returns milliseconds (by `time_of`) and temporary memory of a call, and seconds of its compilation."""
     encoder = PlainEncoder(shape['model'], nnx.Rngs(0))
     tokens = np.random.default_rng(0).integers(5, shape['model']['vocab_size'], (shape['rows'], shape['length']))
     tokens_BL, mask_BL = jnp.asarray(tokens, jnp.int32), jnp.ones(tokens.shape, bool)
@@ -44,13 +44,13 @@ class PlainLayer(nnx.Module):
         self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
 
     def __call__(self, x_BLD: jax.Array, mask_B11M: jax.Array) -> jax.Array:
-        """The layer's output, [B, L, D]."""
+        """Returns the layer's output, [B, L, D]."""
         x_BLD = self.attention_norm(x_BLD + self.attention(x_BLD, mask=mask_B11M))
         return self.norm(x_BLD + self.down(nnx.gelu(self.up(x_BLD), approximate=False)))
 
 
 class PlainEncoder(nnx.Module):
-    """Embeddings and layers."""
+    """A post-norm Transformer encoder: embeddings and layers."""
 
     def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
         width = model['width']
@@ -61,7 +61,7 @@ class PlainEncoder(nnx.Module):
         self.layers = nnx.List([PlainLayer(model, rngs) for _ in range(model['layers'])])
 
     def __call__(self, tokens_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
-        """Vectors, [B, L, D]."""
+        """Returns the hidden states of the last layer, [B, L, D]."""
         positions_1L = jnp.arange(tokens_BL.shape[1])[None]
         x_BLD = self.norm(
             self.token(tokens_BL) + self.position(positions_1L) + self.token_type(jnp.zeros_like(tokens_BL))

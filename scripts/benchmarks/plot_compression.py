@@ -1,15 +1,15 @@
-"""Draws what smaller models reach against their time and their size, from the figures of `benchmark.py compress`.
+"""Plots the score of compressed models against time and size, from the figures of `benchmark.py compress`.
 
     python scripts/benchmarks/plot_compression.py docs/results/data/compression.json a.png --quality whole=86.4,int8=86
 
-`--quality` has the score of each side that has one, from runs of their own; a side may stand there with several, as in
-`3x384=84.5,3x384=85.4`, which become their mean with a line from the least to the most.
+`--quality` gives the scores of sides, from separate runs. A side with several scores, as in `3x384=84.5,3x384=85.4`, is
+plotted at their mean, with an error bar from lowest to highest.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import json
 import statistics
@@ -27,11 +27,11 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import whole_file
 
 MEBIBYTE = 2**20
-NEAR = 1.3  # of a side whose neighbour has so much more, the name stands on the left
+NEAR = 1.3  # if a neighbour to the right is nearer than this factor, the name goes to the left
 
 
 def main() -> None:
-    """Draws, and prints one JSON object: of each side its qualities, milliseconds and bytes."""
+    """Writes the plot, and prints one JSON object: scores, milliseconds and bytes of each side."""
     options = define_flags()
     figures, picture = parse_flags(sys.argv, ('quality',), options=options, words='FIGURES OUTPUT')
     output = Path(picture)
@@ -47,17 +47,17 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    flags.DEFINE_list('quality', None, 'SIDE=SCORE, several with commas.', flag_values=options)
-    flags.DEFINE_string('metric', 'accuracy, %', 'What the scores are.', flag_values=options)
-    flags.DEFINE_integer('length', 128, 'Tokens a row of the calls that were measured.', flag_values=options)
-    flags.DEFINE_integer('rows', 32, 'Rows of them.', flag_values=options)
+    flags.DEFINE_list('quality', None, 'SIDE=SCORE, or several separated by commas.', flag_values=options)
+    flags.DEFINE_string('metric', 'accuracy, %', 'Name of the scores, shown at the axis.', flag_values=options)
+    flags.DEFINE_integer('length', 128, 'Tokens per row of the measured calls.', flag_values=options)
+    flags.DEFINE_integer('rows', 32, 'Rows of the measured calls.', flag_values=options)
     return options
 
 
 def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
-    """The scores of each side; raises InputError where an entry is none."""
+    """Returns the scores of each side; raises InputError if an entry is malformed."""
     found: dict[str, list[float]] = {}
     for entry in entries:
         side, _, score = entry.partition('=')
@@ -69,7 +69,7 @@ def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
 
 
 def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Of each side with a score its scores, milliseconds of a call, and bytes of its parameters."""
+    """Returns scores, milliseconds of a call, and bytes of parameters for each side with a score."""
     try:
         shapes = read_json_file(path)['compress']['infer']
         measured = shapes[str(length)][str(rows)]
@@ -90,7 +90,7 @@ def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[flo
 
 
 def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
-    """Two plots beside one another: the score against the time of a call, and against the size."""
+    """Returns two plots side by side: the score against the time of a call, and against the size."""
     figure = Figure(figsize=(11, 4.5), layout='constrained')
     axes = figure.subplots(1, 2, sharey=True)
     columns = ('milliseconds', 1.0, f'milliseconds of a call of {shape}'), ('bytes', MEBIBYTE, 'MiB of parameters')
@@ -103,7 +103,7 @@ def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
             offset, at = (-6, 'right') if has_right else (6, 'left')
             axis.annotate(side, (place, middle), textcoords='offset points', xytext=(offset, 5), ha=at, fontsize=9)
         axis.set_xscale('log')
-        axis.xaxis.set_major_formatter(LogFormatter())  # 100 in place of a power of 10
+        axis.xaxis.set_major_formatter(LogFormatter())  # 100 instead of a power of 10
         axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axis.set_xlabel(label)
         axis.grid(alpha=0.3, which='both')

@@ -1,4 +1,4 @@
-"""What a process that measures sees of itself: its resident memory, and the seconds of its calls."""
+"""Measurements that a process makes of itself: resident memory, and seconds of calls."""
 
 import ctypes
 import platform
@@ -13,17 +13,17 @@ PROCESS = Path('/proc/self')
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far; Linux counts it in KiB."""
+    """Returns the largest resident memory of this process so far, in bytes; Linux counts in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 
 def start_peak() -> int | None:
-    """The resident bytes now, from where on the system counts a new peak; None where it cannot (it is not Linux).
+    """Starts a new peak of resident memory and returns the resident bytes now; None if this is not Linux.
 
-    Compiling takes more memory than a small step does, so the peak since the start of the process would hide it.
+    Compiling takes more memory than a small step, so a peak since the start of the process would hide the step.
     """
     if platform.libc_ver()[0] == 'glibc':
-        ctypes.CDLL(None).malloc_trim(0)  # what the compiler left behind would be used again, unseen
+        ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory of the compiler would be reused and not counted
     try:
         (PROCESS / 'clear_refs').write_text('5', encoding='ascii')
         return status_bytes('VmRSS')
@@ -32,13 +32,13 @@ def start_peak() -> int | None:
 
 
 def status_bytes(name: str) -> int:
-    """A line of Linux's table of this process, which counts in KiB."""
+    """Returns a value of Linux's status table of this process, in bytes; the table counts in KiB."""
     lines = (PROCESS / 'status').read_text(encoding='ascii').splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f'{name}:')) * 1024
 
 
 def seconds_of(call: Callable[[], Any], steps: int) -> list[float]:
-    """Seconds of each of `steps` calls after one that is not counted."""
+    """Returns the seconds of each of `steps` calls after an untimed one."""
     call()
     taken = []
     for _ in range(steps):

@@ -1,13 +1,13 @@
-"""`scripts/benchmark.py recurrent`: when recurrence is cheaper than attention, and what it costs.
+"""`scripts/benchmark.py recurrent`: time and memory of recurrent cells against other libraries and attention.
 
-`cells`: forward and forward + backward of each cell against Flax's under `nnx.RNN`, PyTorch's, and our LSTM, at batch
-32, width 256 and length 128. `lengths`: what mixes positions in a layer of width 256, cells and full and windowed
-attention with their projections, forward + backward against length. `token`: the time of one more token in a decoder
-of one such layer, from a state or a cache, against the length of the text before. `memory`: temporary bytes of an
-LSTM's forward + backward against length, with and without chunks whose insides are computed again.
+`cells`: time of forward and forward + backward of each cell, against Flax's cell under `nnx.RNN`, PyTorch's cell and
+our LSTM. Batch 32, width 256, length 128. `lengths`: time of forward + backward against length, at width 256, for a
+cell and for full and windowed attention with its projections. `token`: time of one more token in a decoder with one
+such layer, from a state or a cache, against the length of the text before it. `memory`: temporary bytes of an LSTM's
+forward + backward against length, with and without recomputation in chunks.
 
-Every measurement is a process of its own; sides take turns. A side is left out at lengths where its time at the two
-lengths before promises more than the limit. `--plot` draws the parts `lengths` and `token` in one figure.
+Each measurement is a separate process, and sides take turns. A side is skipped at a length if its time extrapolated
+from the two lengths before is above the limit. `--plot` plots the parts `lengths` and `token` in one figure.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from scripts.benchmarks.attention import promised_seconds, slope
 from scripts.benchmarks.decode import measure_shape as measure_token
 from scripts.benchmarks.process import peak_bytes, seconds_of
 
-if TYPE_CHECKING:  # the child alone needs them
+if TYPE_CHECKING:  # only the child process needs them
     from jax import Array
 
     from efficient_attention.config.layer import LayerConfig
 
 CELLS = ('tanh', 'gru', 'lstm', 'sru1', 'sru2')
-OF_PEERS = ('tanh', 'gru', 'lstm')  # that nnx and PyTorch have
+OF_PEERS = ('tanh', 'gru', 'lstm')  # cells that nnx and PyTorch also have
 ONE = {'rows': 32, 'length': 128, 'width': 256}
-WINDOW = 64  # positions to each side, and back
+WINDOW = 64  # positions to each side; only back in a decoder
 CHUNK = 32  # positions
 LONG = 8192  # positions up to which lengths double
-# Side -> what the programs get, in a layer and in a decoder.
+# Side -> config fields, for a layer and for a decoder.
 LAYERS: dict[str, dict[str, Any]] = {cell: {'cell': cell} for cell in CELLS}
 LAYERS |= {'full': {'attention': 'full'}, 'window': {'attention': f'window({WINDOW})'}}
 DECODERS = LAYERS | {'full': {'attention': 'causal'}, 'window': {'attention': f'causal & window({WINDOW})'}}
@@ -49,24 +49,24 @@ WORDS = {'forward_backward': 'a layer forward + backward', 'token': 'a token of 
 
 PEER = str(Path(__file__).with_name('peers') / 'recurrent.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, figures
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_choices('parts', PARTS, 'What is measured', options)
+    """Defines the flags of the command."""
+    define_choices('parts', PARTS, 'Parts to measure', options)
     define_integers('lengths', [2**power for power in range(6, 14)], 'Positions', options)
-    flags.DEFINE_integer('rows', 4, 'Rows of the part lengths.', flag_values=options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side of the part cells.', flag_values=options)
-    flags.DEFINE_integer('steps', 5, 'Timed calls a process.', flag_values=options)
-    longest = 'Longest call of the part lengths to wait for.'
+    flags.DEFINE_integer('rows', 4, 'Rows, in the part lengths.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side, in the part cells.', flag_values=options)
+    flags.DEFINE_integer('steps', 5, 'Timed calls per process.', flag_values=options)
+    longest = 'Skip lengths whose call is expected to take longer, in the part lengths.'
     flags.DEFINE_float('max_seconds', 20.0, longest, flag_values=options)
     define_path('plot', 'File for a log-log plot of lengths and token, .png or .svg.', options=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on numbers that are none, and on a plot of nothing."""
+    """Raises InputError on invalid numbers, and on a plot without anything to plot."""
     if min(options.lengths) < 1:
         raise InputError(f'length {min(options.lengths)}: it must be at least 1')
     for name in ('rows', 'rounds', 'steps'):
@@ -79,11 +79,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """After every row of every part, the figures so far; prints and plots what follows from them.
+    """Yields the figures so far after each row of each part; plots them at the end if asked.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     report: dict[str, Any] = {}
     parts = {'cells': measure_cells, 'lengths': measure_lengths, 'token': measure_tokens, 'memory': measure_memory}
@@ -96,7 +96,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Each cell by each side, and the ratios."""
+    """Yields the figures of all cells so far after each cell, for each library; prints the ratios."""
     commands = {'ours': CHILD, 'nnx': CHILD, 'torch': [str(options.peers_python), PEER]}
     found: dict[str, Any] = {}
     print(f'{"cell":>6} {"side":>6} {"forward ms":>11} {"forward + backward ms":>26} {"ratio of times":>16}')
@@ -117,7 +117,7 @@ def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over processes of their median calls, and of their peak memory."""
+    """Returns medians over processes of their median calls, and of their peak memory."""
     row: dict[str, Any] = {'name': runs[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(one[name]) for one in runs]
@@ -126,20 +126,20 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ratio(others: list[dict[str, Any]], ours: list[dict[str, Any]]) -> float:
-    """How many times as fast ours is, forward + backward: the median over rounds."""
+    """Returns the other library's forward + backward time over ours: the median over rounds."""
     times = [[statistics.median(one['forward_backward']) for one in runs] for runs in (others, ours)]
     return statistics.median(other / own for other, own in zip(*times, strict=True))
 
 
 def faster(found: dict[str, Any]) -> dict[str, Any]:
-    """Times of our LSTM over those of other cells."""
+    """Returns our LSTM's time over the time of our other cells."""
     lstm = found.get('lstm', {}).get('ours')
     own = {cell: sides['ours']['forward_backward'] for cell, sides in found.items() if cell != 'lstm'}
     return {'than_lstm': {cell: lstm['forward_backward'] / seconds for cell, seconds in own.items()} if lstm else {}}
 
 
 def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -> None:
-    """One line of the table of cells."""
+    """Prints a line of the table of cells."""
     low, high = (1e3 * value for value in row['forward_backward_range'])
     whole = f'{1e3 * row["forward_backward"]:.1f} ({low:.1f} to {high:.1f})'
     said = ''.join(f'{value:>16.2f}' for value in ratios)
@@ -147,13 +147,13 @@ def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -
 
 
 def measure_lengths(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Each side against length, forward + backward."""
+    """Yields the forward + backward times of all sides so far after each length."""
     shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
     yield from against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
 
 
 def measure_tokens(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Each side against the length of the text before the token."""
+    """Yields the times of one more token of all sides so far after each length of the text before it."""
     shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
     yield from against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
 
@@ -165,7 +165,7 @@ def against_length(
     options: flags.FlagValues,
     run: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """After each length, milliseconds of all sides so far, how they grow, and where cells become cheaper."""
+    """Yields seconds of all sides so far after each length, their growth, and where cells become cheaper."""
     figures: Figures = {side: {} for side in sides}
     print(f'{WORDS[what]}, ms:\n{"length":>7} ' + ' '.join(f'{side:>9}' for side in sides))
     for length in sorted(options.lengths):
@@ -186,14 +186,14 @@ def against_length(
 
 
 def exponents(figures: Figures) -> dict[str, float]:
-    """Least-squares slopes of log time against log length."""
+    """Returns least-squares slopes of log time over log length."""
     return {
         side: slope(list(by), [row['seconds'] for row in by.values()]) for side, by in figures.items() if len(by) > 1
     }
 
 
 def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
-    """The shortest measured length from which on each side is faster than each attention; None where it never is."""
+    """Returns per side the shortest length from which it is always faster than each attention; None if it never is."""
     found: dict[str, dict[str, int | None]] = {side: {} for side in figures}
     for side, other in itertools.product(figures, ('full', 'window')):
         by, others = figures[side], figures[other]
@@ -206,7 +206,7 @@ def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
 
 
 def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Temporary bytes of an LSTM's forward + backward, whole and in chunks."""
+    """Yields the temporary bytes of an LSTM's forward + backward so far after each length, with and without chunks."""
     found: dict[int, dict[str, int]] = {}
     print(f'{"length":>7} {"whole MiB":>10} {"in chunks":>10} {"ratio":>6}')
     for length in sorted(one for one in options.lengths if one > CHUNK):
@@ -223,10 +223,10 @@ def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, An
 
 
 def draw(parts: dict[str, Figures], path: Path) -> None:
-    """Milliseconds against length, a panel for each part, both axes logarithmic; attention is dashed.
+    """Plots milliseconds against length, a panel per part, with logarithmic axes; attention has dashed lines.
 
-    A label has the growth exponent and where a side becomes cheaper than full and windowed attention; a ring stands
-    there, the larger one for full attention.
+    A label has the growth exponent and the lengths from which a side is cheaper than full and windowed attention. Rings
+    mark these lengths, the larger one for full attention.
     """
     import matplotlib
 
@@ -258,14 +258,14 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
     pyplot.close(figure)
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 Compute = Callable[[Any, 'Array'], 'Array']  # from parameters and inputs [B, L, D] to outputs [B, L, U]
-NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # names in nnx
+NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # class names in nnx
 
 
 def ours(shape: dict[str, Any]) -> tuple[Compute, Any]:
-    """A cell of this project over rows without padding."""
+    """Returns a cell of this project over rows without padding, and its parameters."""
     from flax import nnx
 
     from efficient_attention.modules.recurrent import CellParameters
@@ -277,7 +277,7 @@ def ours(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 
 def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
-    """The same cell of Flax under `nnx.RNN`."""
+    """Returns the same cell of Flax under `nnx.RNN`, and its parameters."""
     from flax import nnx
 
     cell = getattr(nnx, NNX_CELLS[shape['cell']])(shape['width'], shape['width'], rngs=nnx.Rngs(0))
@@ -287,7 +287,7 @@ def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 
 def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
-    """What mixes positions in one of our layers: a cell, or attention with its projections."""
+    """Returns the part of our layer that mixes positions (a cell, or attention with projections) and parameters."""
     import jax.numpy as jnp
     from flax import nnx
 
@@ -310,7 +310,7 @@ def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 
 def config_of(shape: dict[str, Any]) -> LayerConfig:
-    """The config of the layer that has the shape's cell, or its attention."""
+    """Returns the config of the layer with the shape's cell or attention."""
     from efficient_attention.config.model import ModelConfig
 
     fields = {'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'attention_dropout_rate': 0.0}
@@ -321,12 +321,12 @@ SIDES = {'ours': ours, 'nnx': plain_nnx, 'layer': layer}
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each call, and bytes, of what the shape's `program` names."""
+    """Returns the figures of the program that `shape['program']` names."""
     return PROGRAMS[shape['program']](shape)
 
 
 def call(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each call forward and forward + backward, and peak resident memory above that of the inputs."""
+    """Returns seconds of each forward and forward + backward call, and peak resident memory above the inputs."""
     import jax
 
     compute, parameters = SIDES[shape['side']](shape)
@@ -340,7 +340,7 @@ def call(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory(shape: dict[str, Any]) -> dict[str, Any]:
-    """Temporary bytes of the compiled forward + backward; nothing runs."""
+    """Returns the temporary bytes of the compiled forward + backward; nothing runs."""
     compute, parameters = ours(shape)
     x, cotangent = inputs(shape)
     compiled = gradient(compute, cotangent).lower(parameters, x).compile()
@@ -348,7 +348,7 @@ def memory(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def token(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds that a decoder of one layer takes for the next token after `length` tokens, from its cache."""
+    """Returns the seconds of the next token of a decoder of one layer after `length` tokens, from its cache."""
     fields = {'layers': 1, 'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'vocab_size': 256}
     fields |= {'norm': 'pre', 'positions': 'none', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}
     fields |= {'cell': shape['cell'], 'attention': 'causal'} if 'cell' in shape else {'attention': shape['attention']}
@@ -360,7 +360,7 @@ PROGRAMS = {'call': call, 'memory': memory, 'token': token}
 
 
 def inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
-    """Inputs and the gradient of the outputs, [B, L, D] each."""
+    """Returns inputs and the gradient of the outputs, [B, L, D] each."""
     import jax
 
     size = (shape['rows'], shape['length'], shape['width'])
@@ -368,7 +368,7 @@ def inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
 
 
 def gradient(compute: Compute, cotangent: Array) -> Any:
-    """The compiled function to the gradients of parameters and inputs."""
+    """Returns the compiled function that computes the gradients of parameters and inputs."""
     import jax
 
     return jax.jit(jax.grad(lambda parameters, x: (compute(parameters, x) * cotangent).sum(), argnums=(0, 1)))

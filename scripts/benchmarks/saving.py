@@ -1,18 +1,18 @@
-"""What checkpoints cost a run: seconds of training that a save takes, and seconds until a run goes on.
+"""Measures the cost of checkpoints: training time that a save takes, and seconds until a run is resumed.
 
     python scripts/benchmarks/saving.py --output saving.json
     python scripts/benchmarks/saving.py --layers 12 --width 768 --rows 8 --length 512 --folder /mnt/disk
 
-A save copies the state, and while training goes on writes it, flushes it to disk and seals it. So what it takes is the
-time of the steps until it is sealed, beyond what as many steps take without it. The share is that of a run with a
-save every `--every_steps` steps. To go on is the way from the start of train.py to the end of its first step, with
-the quickstart's config, its corpus prepared.
+A save copies the state. While training goes on, it writes the copy, flushes it to disk and adds checksums. The cost of
+a save is the time of all steps until it is complete, minus the time of as many steps without a save. The share is the
+cost relative to a run with a save every `--every_steps` steps. The time to resume is from the start of train.py to the
+end of its first step, with the quickstart's config and a prepared corpus.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take a while
+    catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
 
 import json
 import os
@@ -40,7 +40,7 @@ POLL_SECONDS = 0.02
 
 
 def main() -> None:
-    """Reads the flags, measures both, and prints and writes the figures."""
+    """Reads the flags, measures saving and resuming, and prints and writes the figures."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     print(keep_freed_memory(), file=sys.stderr)
@@ -59,19 +59,23 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    define_output('File of the figures.', options=options)
-    define_path('folder', 'Folder on the disk to save to; the temporary one by default.', options=options)
-    meanings = {'trials': 'Saves to measure.', 'block': 'Steps without one before each.', 'every_steps': 'Of the run.'}
+    define_output('File for the figures, as JSON.', options=options)
+    define_path('folder', 'Folder on the disk to save to; the temporary folder by default.', options=options)
+    meanings = {
+        'trials': 'Saves to measure.',
+        'block': 'Steps before each save.',
+        'every_steps': 'Steps between saves.',
+    }
     for name, default in (SIZES | COUNTS).items():
-        meaning = meanings.get(name, 'Of the model or its batch.')
+        meaning = meanings.get(name, 'Size of the model or batch.')
         flags.DEFINE_integer(name, default, meaning, lower_bound=1, flag_values=options)
     return options
 
 
 def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, every_steps: int) -> dict[str, float]:
-    """Medians over saves: seconds a step, those that a save takes of training, and those until it is sealed."""
+    """Returns medians over saves: seconds per step, training seconds per save, seconds until a save is complete."""
     import jax
 
     from efficient_attention.config.checkpoint import CheckpointConfig
@@ -82,7 +86,7 @@ def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, 
     batches = masked_batches(shape, 8)
     plain, taken, sealed = [], [], []
     with Checkpoints(folder / 'run', CheckpointConfig(keep=1)) as checkpoints:
-        for trial in range(trials + 1):  # the first compiles, and warms up what saves
+        for trial in range(trials + 1):  # the first trial compiles and warms up the writer
             start = time.perf_counter()
             for number in range(block):
                 state, metrics = take_step(state, batches[number % len(batches)])
@@ -109,7 +113,7 @@ def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, 
 
 
 def measure_resume(folder: Path) -> dict[str, float]:
-    """Seconds from the start of train.py until it says that it goes on, and until its first step is logged."""
+    """Returns the seconds from the start of train.py until it reports the resumed step, and until its next step."""
     train(folder, 20)
     start = time.perf_counter()
     process = start_train(folder, 30)
@@ -122,12 +126,12 @@ def measure_resume(folder: Path) -> dict[str, float]:
     stepped = time.perf_counter()
     process.stderr.read()
     if process.wait() or said is None:
-        raise RunError('the run that should go on ended otherwise')
+        raise RunError('train.py failed, or did not resume at step 20')
     return {'seconds_until_restored': said - start, 'seconds_until_first_step': stepped - start}
 
 
 def train(folder: Path, steps: int) -> None:
-    """A run to its end; raises RunError with its last line where it fails."""
+    """Trains to the end; raises RunError with the last line of standard error if training fails."""
     process = start_train(folder, steps)
     _, errors = process.communicate()
     if process.returncode:
@@ -135,7 +139,7 @@ def train(folder: Path, steps: int) -> None:
 
 
 def start_train(folder: Path, steps: int) -> 'subprocess.Popen[str]':
-    """The quickstart's run, which logs each step and may be continued."""
+    """Starts the quickstart's run, which logs each step and can be resumed."""
     fields = {'optimizer.schedule': 'constant', 'train.steps': steps, 'train.log_every_steps': 1}
     command = [sys.executable, 'train.py', '--config', 'configs/quickstart.py', '--workdir', str(folder / 'resumed')]
     command += [f'--config.{name}={value}' for name, value in fields.items()]

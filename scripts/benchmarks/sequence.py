@@ -1,14 +1,14 @@
-"""Memory of attention over rows that are split over devices: python scripts/benchmarks/sequence.py
+"""Measures the memory of attention over sequence-parallel rows: python scripts/benchmarks/sequence.py
 
-Compiles output and gradients of one attention call, of one row in float32, for 1, 2, 4 and 8 emulated devices and
-prints what the compiler counts for each device: its arguments and results, and the temporary memory beside them.
-With --memory the row reads so many tokens before it, too, with Transformer-XL's vectors of distances. Nothing is run.
+Compiles output and gradients of one attention call, with one row in float32, for 1, 2, 4 and 8 emulated devices. Prints
+the compiler's memory per device: arguments, results and temporary memory. With --memory, the row also attends to this
+many tokens before it, with Transformer-XL's distance vectors. Nothing is run.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ ATTENTION = 'causal & window(512); causal; linear; favor(64); favor(64, causal=T
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of `attend`: over how many tokens, and how many before them that are read too."""
+    """One call of `attend`: the number of tokens, and of earlier tokens that it also attends to."""
 
     mechanism: Mechanism
     length: int
@@ -47,7 +47,7 @@ class Call:
 
 
 def main() -> None:
-    """Prints a line for each number of devices, for each mechanism."""
+    """Prints a line per number of devices, for each mechanism."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     sizes = options.length, options.memory
@@ -69,19 +69,21 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    flags.DEFINE_string('attention', ATTENTION, "Mechanisms' text forms, with semicolons.", flag_values=options)
+    flags.DEFINE_string(
+        'attention', ATTENTION, 'Text forms of mechanisms, separated by semicolons.', flag_values=options
+    )
     define_integers('devices', (1, 2, 4, 8), 'Numbers of devices', options)
     define_length(65_536, 'Tokens of the row.', options)
     flags.DEFINE_integer(
-        'memory', 0, 'Tokens before the row that it reads too; farther ones count as this one.', 0, flag_values=options
+        'memory', 0, 'Earlier tokens that the row also attends to; also the largest distance.', 0, flag_values=options
     )
     return options
 
 
 def checked_mechanism(text: str, memory: int) -> Mechanism:
-    """The mechanism of a text; raises InputError where rows cannot be split, or it reads no memory."""
+    """Returns the mechanism of a text; raises InputError if it is not sequence parallel or cannot use memory."""
     mechanism = parse_mechanism(text)
     if not mechanism.form.splits_tokens:
         raise InputError(f'--attention has {text!r}, which needs whole rows')
@@ -91,7 +93,7 @@ def checked_mechanism(text: str, memory: int) -> Mechanism:
 
 
 def compiled_sizes(call: Call, devices: list[jax.Device]) -> tuple[float, float, float]:
-    """MiB of arguments, of results and of temporary memory on each of these devices."""
+    """Returns MiB of arguments, results and temporary memory per device."""
     mesh = make_mesh(MeshConfig(data=1, sequence=len(devices)), devices)
     tokens = NamedSharding(mesh, PartitionSpec(None, 'sequence' if len(devices) > 1 else None))
     query, key = (
@@ -111,7 +113,7 @@ def compiled_sizes(call: Call, devices: list[jax.Device]) -> tuple[float, float,
 
 
 def distance_terms(call: Call, query: jax.ShapeDtypeStruct, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The queries that meet distances, and the vectors of distances 0 to the memory's length; none without memory."""
+    """Returns the shapes of distance queries and of vectors of distances 0 to the memory length; () without memory."""
     if not call.memory:
         return ()
     shape = call.memory + 1, HEADS, WIDTH
@@ -119,7 +121,7 @@ def distance_terms(call: Call, query: jax.ShapeDtypeStruct, mesh: Mesh) -> tuple
 
 
 def attend_call(call: Call, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
-    """The output of the call for query, key, value and, with memory, distance query and table."""
+    """Returns the output of the call for query, key, value and, with memory, distance query and table."""
     options: dict[str, Any] = {'rng': drawn} if call.mechanism.draws.always else {}
     if call.memory:
         places = np.arange(call.memory + call.length, dtype=np.int32)[None]

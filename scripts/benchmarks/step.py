@@ -1,8 +1,8 @@
-"""`scripts/benchmark.py step`: training tokens/s and peak memory of a BERT with masked words, ours and PyTorch's.
+"""`scripts/benchmark.py step`: training tokens/s and peak memory of a masked-LM BERT, this project and PyTorch.
 
-Both sides get batches of as many tokens, of random ids. Ours is measured twice: with its layers one after another
-(`ours`), and with a scan over them (`scan`), which takes longer on CPUs and compiles sooner. Every measurement is a
-process of its own, and sides take turns. Ratios above 1 mean that ours is faster.
+Both sides get batches of random ids with the same number of tokens. Our side is measured twice: with unrolled layers
+(`ours`), and with a scan over the layers (`scan`), which is slower on CPUs but compiles faster. Each measurement is a
+separate process, and sides take turns. Ratios above 1 mean that ours is faster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from scripts.benchmarks.process import peak_bytes
 
-if TYPE_CHECKING:  # the child alone needs them
+if TYPE_CHECKING:  # only the child process needs them
     from efficient_attention.training.state import TrainState
     from efficient_attention.training.step import StepFn
 
@@ -34,14 +34,14 @@ SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rat
 OUR_CHOICES = {'scan_unroll': 4}
 PEER = str(Path(__file__).with_name('peers') / 'step.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 class JsonParser(flags.ArgumentParser):
-    """Reads a JSON object."""
+    """Parser of a flag whose value is a JSON object."""
 
     def parse(self, argument: str | dict[str, Any]) -> dict[str, Any]:
-        """The object that a word is the text of; a default is an object already."""
+        """Returns the object of a JSON text; returns a default, which is an object already, unchanged."""
         found = json.loads(argument) if isinstance(argument, str) else argument
         if not isinstance(found, dict):
             raise ValueError('it must be a JSON object')
@@ -49,37 +49,37 @@ class JsonParser(flags.ArgumentParser):
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_integers('lengths', (128, 512), f'Tokens a row; divisors of {TOKENS_A_STEP}', options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side and length.', flag_values=options)
+    """Defines the flags of the command."""
+    define_integers('lengths', (128, 512), f'Tokens per row; divisors of {TOKENS_A_STEP}', options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side and length.', flag_values=options)
     define_steps(options)
 
 
 def define_steps(options: flags.FlagValues) -> None:
-    """The flags that say what a measurement of our step is."""
-    flags.DEFINE_integer('steps', 10, 'Timed steps a process.', flag_values=options)
-    fields = 'JSON: fields of our ModelConfig.'
+    """Defines the flags of a measurement of our training step."""
+    flags.DEFINE_integer('steps', 10, 'Timed steps per process.', flag_values=options)
+    fields = 'JSON object with fields of our ModelConfig.'
     flags.DEFINE(JsonParser(), 'choices', OUR_CHOICES, fields, options, flags.ArgumentSerializer())
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where rows of a length do not make a step."""
+    """Raises InputError if rows of a length do not fill a step."""
     for length in options.lengths:
         check_length(length)
 
 
 def check_length(length: int) -> None:
-    """Raises InputError where rows of a length do not make a step."""
+    """Raises InputError if rows of this length do not fill a step."""
     if length < 8 or TOKENS_A_STEP % length:
         raise InputError(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """All sides at every length, taking turns; after each length, the figures so far.
+    """Yields the figures so far after each length; all sides take turns.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     commands = {'ours': CHILD, 'scan': CHILD, 'peer': [str(options.peers_python), PEER]}
     choices = {'ours': options.choices, 'scan': options.choices | {'scan_unroll': 1}, 'peer': {}}
@@ -97,18 +97,18 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def shape_of(length: int, steps: int, choices: dict[str, Any]) -> dict[str, Any]:
-    """What a program measures: rows of a length, timed steps, and fields of our model."""
+    """Returns the shape that a program measures: row length, timed steps, and fields of our model."""
     shape = SHAPE | {'length': length, 'rows': TOKENS_A_STEP // length, 'masked': round(0.15 * length)}
     return shape | {'warmup_steps': 3, 'steps': steps, 'model': choices}
 
 
 def with_rate(figures: dict[str, Any]) -> dict[str, Any]:
-    """A program's figures with its tokens/s, which is that of the median step."""
+    """Returns a program's figures with the tokens/s of its median step."""
     return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
 
 
 def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
-    """Median and range over the processes of each side, and the ratio of ours to the peer's, median and by round."""
+    """Returns median and range of each side, and the ratio of ours to the peer's: median and range over rounds."""
     sides = {}
     for side, children in runs.items():
         rates = [child['tokens_per_second'] for child in children]
@@ -130,7 +130,7 @@ def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
 
 
 def print_comparison(length: int, result: dict[str, Any]) -> None:
-    """A row a side, and the ratios."""
+    """Prints a line per side, and the ratios."""
     for side in ('ours', 'scan', 'peer'):
         row = result[side]
         low, high = row['range']
@@ -144,11 +144,11 @@ def print_comparison(length: int, result: dict[str, Any]) -> None:
     print(f'{length:>6} {scan:.2f} of the tokens/s that a scan over the layers has (side scan, scan_unroll 1)')
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 def ours_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
-    """The compiled-on-first-call training step of a BERT of this shape, and its first state."""
+    """Returns the training step of a BERT of this shape, compiled at its first call, and the first state."""
     import jax
     from flax import nnx
 
@@ -170,7 +170,7 @@ def ours_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
 
 
 def masked_batches(shape: dict[str, Any], count: int) -> list[dict[str, np.ndarray]]:
-    """`count` batches of random ids, whole rows, the given number of masked positions a row."""
+    """Returns `count` batches of random ids without padding, with the given number of masked positions per row."""
     rng = np.random.default_rng(0)
     size = (shape['rows'], shape['length'])
     batches = []
@@ -193,11 +193,11 @@ def masked_batches(shape: dict[str, Any], count: int) -> list[dict[str, np.ndarr
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of the first step and of those after the warm-up, and this process's largest resident memory in bytes."""
+    """Returns seconds of the first step and of steps after the warm-up, and peak resident memory of this process."""
     import jax
 
     for name in ('models.pretraining', 'objectives.pretraining', 'training.step'):
-        importlib.import_module(f'efficient_attention.{name}')  # the baseline holds the program, too
+        importlib.import_module(f'efficient_attention.{name}')  # so that the baseline includes the loaded program
     jax.devices()
     baseline = peak_bytes()
     step, state = ours_step(shape)
@@ -215,7 +215,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
         'name': f'efficient_attention, jax {jax.__version__}',
         'threads': len(os.sched_getaffinity(0)),
         'parameters': parameters,
-        'first_seconds': seconds[0],  # with the compilation
+        'first_seconds': seconds[0],  # includes compilation
         'seconds': seconds[shape['warmup_steps'] :],
         'baseline_bytes': baseline,
         'peak_bytes': peak_bytes(),

@@ -1,15 +1,15 @@
-"""`scripts/benchmark.py text_to_text`: an encoder-decoder trained and used, ours and PyTorch's.
+"""`scripts/benchmark.py text_to_text`: training and generation of an encoder-decoder, this project and PyTorch.
 
-`train`: a step of T5-small, dropout at its places, AdamW, 16 pairs of 64 and 32 tokens. `greedy`: texts of 64 tokens
-from one source of 64, `beam`: with 4 beams from 16 sources; by a T5-small of random parameters that both sides read
-from one Hugging Face folder, without an end symbol, so that every text has all its tokens. `translate`: a file by the
-model of `--model`, which is exported to such a folder, by beam search with the score log-probability / length^alpha.
+`train`: a step of T5-small with dropout and AdamW, on 16 pairs of 64 and 32 tokens. `greedy`: a text of 64 tokens from
+one source of 64 tokens. `beam`: with 4 beams from 16 sources. Both parts use a T5-small of random parameters, which
+both sides load from one Hugging Face folder. It has no end symbol, so every text has all its tokens. `translate`: beam
+search on a file with the model of `--model`, exported to such a folder; the score is log-probability / length^alpha.
 
-The peer is transformers, `generate` where it writes. A file is searched by its default rule of when a text is done, or
-with `--stop exact` by the one that loses nothing, on both sides. Every measurement is a process of its own, and the
-first call, in which ours compiles, is not among those whose median counts. Ratios above 1 mean that ours is faster, by
-the time that passed and by the CPU time, which on a busy machine says more. That of memory is ours over the peer's,
-both at their largest. `equal` is the share of texts that are the same on both sides.
+The peer is transformers, with its `generate` for generation. The search stops by transformers' default rule, or, with
+`--stop exact`, by the rule that loses nothing; the rule is the same on both sides. Each measurement is a separate
+process. The first call, in which ours compiles, is not counted. Ratios above 1 mean that ours is faster, by wall time
+and by CPU time; CPU time is more reliable on a busy machine. The memory ratio is our peak over the peer's peak. `equal`
+is the share of texts that are equal on both sides.
 """
 
 import importlib
@@ -33,7 +33,7 @@ from efficient_attention.models.text_to_text_sizes import t5_fields
 from scripts.benchmarks.process import peak_bytes
 
 T5_SMALL = t5_fields('small')
-# With words of deviation 1 a decoder of random layers repeats the word that it reads.
+# With standard deviation 1, a decoder of random layers repeats its input word.
 WRITER = T5_SMALL | {'init_std': 0.1}
 PARTS: dict[str, dict[str, Any]] = {
     'train': {'program': 'train', 'model': T5_SMALL, 'rows': 16, 'source': 64, 'target': 32},
@@ -43,28 +43,28 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 UNITS = {'train': 'tokens', 'greedy': 'tokens', 'beam': 'tokens', 'translate': 'texts'}
 SIDES = ('ours', 'peer')
-STOPS = ('exact', 'early')  # of `Search`
+STOPS = ('exact', 'early')  # values of `Search.stop`
 PEER = str(Path(__file__).with_name('peers') / 'text_to_text.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # measures a shape, in a process of its own
+CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """The flags of the command."""
-    define_choices('parts', tuple(PARTS), 'What is measured', options)
+    """Defines the flags of the command."""
+    define_choices('parts', tuple(PARTS), 'Parts to measure', options)
     define_model(options)  # for the part translate
-    define_path('input', 'Texts to translate, one a line, plain or .gz.', None, options)
-    flags.DEFINE_integer('beams', 5, 'Of the part translate.', flag_values=options)
-    flags.DEFINE_float('alpha', 1.0, 'Of the length penalty of the part translate.', flag_values=options)
+    define_path('input', 'Texts to translate, one per line, plain or .gz.', None, options)
+    flags.DEFINE_integer('beams', 5, 'Beams of the part translate.', flag_values=options)
+    flags.DEFINE_float('alpha', 1.0, 'Exponent of the length penalty, in the part translate.', flag_values=options)
     flags.DEFINE_enum('stop', 'early', STOPS, 'When a search ends, on both sides.', flag_values=options)
-    flags.DEFINE_integer('rows', 32, 'Texts of a batch of the part translate.', flag_values=options)
-    flags.DEFINE_integer('extra', 50, 'Most tokens of a target beyond those of its source.', flag_values=options)
-    flags.DEFINE_integer('rounds', 3, 'Processes of each side and part.', flag_values=options)
-    flags.DEFINE_integer('calls', 5, 'Timed calls a process; of the part translate one.', flag_values=options)
+    flags.DEFINE_integer('rows', 32, 'Texts per batch, in the part translate.', flag_values=options)
+    flags.DEFINE_integer('extra', 50, 'Most tokens that a target has more than its source.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes per side and part.', flag_values=options)
+    flags.DEFINE_integer('calls', 5, 'Timed calls per process; one in the part translate.', flag_values=options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError where a number cannot be, or the part translate lacks its model or its texts."""
+    """Raises InputError if a number is below 1, or the part translate lacks its model or its texts."""
     for name in ('beams', 'rows', 'rounds', 'calls'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -78,11 +78,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Both sides, taking turns, for each part; after each, the figures so far.
+    """Yields the figures so far after each part; both sides take turns.
 
     Args:
-        options: of the command line.
-        run: what a program prints for a shape.
+        options: the command-line flags.
+        run: runs a program on a shape and returns its figures.
     """
     commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'parts': {}}
@@ -100,7 +100,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def shape_of(part: str, options: flags.FlagValues, folder: Path) -> dict[str, Any]:
-    """What the programs get; `folder` is where the model of a part that writes is to be."""
+    """Returns the shape for the programs; `folder` is where the model of a generating part will be written."""
     shape = PARTS[part] | {'calls': options.calls}
     if part == 'translate':
         given = {name: options[name].value for name in ('beams', 'alpha', 'stop', 'rows', 'extra')}
@@ -109,7 +109,7 @@ def shape_of(part: str, options: flags.FlagValues, folder: Path) -> dict[str, An
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """The figures of each side, their ratios, those of times by round, and the share of equal texts."""
+    """Returns the figures of each side, the ratios of times per round and of memory, and the share of equal texts."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in commands if number % 2 == 0 else reversed(commands):
@@ -130,7 +130,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Units/s of the median call of each process, the median of them, and medians of the other figures."""
+    """Returns units/s of the median call per process, their median, and medians of the other figures."""
     rates = [one['units'] / statistics.median(one['seconds']) for one in runs]
     figures = {
         name: statistics.median(one[name] for one in runs) for name in ('first_seconds', 'baseline_bytes', 'peak_bytes')
@@ -139,7 +139,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def line_of(part: str, row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Returns a line of the table."""
     cells = []
     for side in SIDES:
         own = row[side]
@@ -151,20 +151,20 @@ def line_of(part: str, row: dict[str, Any]) -> str:
     return f'{part:>9} {cells[0]:>26} {cells[1]:>26} {ratios}  {equal} {UNITS[part]}'
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a separate process ----
 
 
 START = 0  # id of the start symbol
 NO_END = -1
-FIRST_WORD = 5  # ids below are symbols
+FIRST_WORD = 5  # lower ids are symbols
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one program; `shape['program']` is a name in `PROGRAMS`."""
+    """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
     import jax
 
     for name in ('inference.translator', 'interop.folder_out', 'objectives.text_to_text', 'training.step'):
-        importlib.import_module(f'efficient_attention.{name}')  # the baseline holds the program, too
+        importlib.import_module(f'efficient_attention.{name}')  # so that the baseline includes the loaded program
     jax.devices()
     baseline = peak_bytes()
     figures = PROGRAMS[shape['program']](shape)
@@ -173,7 +173,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(shape: dict[str, Any]) -> dict[str, Any]:
-    """Training steps on random ids through this project's own step, layers without a scan."""
+    """Measures training steps on random ids with this project's training step, with unrolled layers."""
     import jax
     from flax import nnx
 
@@ -205,7 +205,7 @@ def train(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def training_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
-    """Batches of random ids, whole rows, the targets shifted by the start symbol."""
+    """Returns batches of random ids without padding; decoder inputs are the targets shifted by the start symbol."""
     batches = []
     for source_BM, target_BL in random_pairs(shape):
         tokens_BL = np.pad(target_BL[:, :-1], ((0, 0), (1, 0)), constant_values=START)
@@ -217,14 +217,14 @@ def training_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
 
 
 def random_pairs(shape: dict[str, Any], count: int = 4) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Ids of words of sources and targets, int32, the same on both sides of the benchmark."""
+    """Returns random ids of sources and targets, int32, the same on both sides of the benchmark."""
     rng, words = np.random.default_rng(0), shape['model']['vocab_size']
     sizes = [(shape['rows'], shape[side]) for side in ('source', 'target')]
     return [tuple(rng.integers(FIRST_WORD, words, size, np.int32) for size in sizes) for _ in range(count)]
 
 
 def generate(shape: dict[str, Any]) -> dict[str, Any]:
-    """Texts of a given length from random sources, by the model of a Hugging Face folder."""
+    """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
     from flax import nnx
 
     from efficient_attention.inference.pretrained_models import pretrained_module
@@ -251,7 +251,7 @@ def generate(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate(shape: dict[str, Any]) -> dict[str, Any]:
-    """All texts of a file by the model of a Hugging Face folder."""
+    """Measures the translation of all texts of a file with the model of a Hugging Face folder."""
     from efficient_attention.inference.translator import Decoding, open_translator
 
     texts = [line for _, line in read_lines(Path(shape['input']))]
@@ -267,7 +267,7 @@ def translate(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def timed(call: Callable[[int], None], calls: int) -> dict[str, Any]:
-    """Seconds and CPU seconds of each call after the first, and the seconds of the first, which compiles."""
+    """Returns seconds and CPU seconds of each call after the first, and the seconds of the first, which compiles."""
     start = time.perf_counter()
     call(0)
     first, seconds, cpu_seconds = time.perf_counter() - start, [], []
@@ -280,7 +280,7 @@ def timed(call: Callable[[int], None], calls: int) -> dict[str, Any]:
 
 
 def write_model(shape: dict[str, Any]) -> dict[str, Any]:
-    """Writes a Hugging Face folder: of the model in `run`, or of random parameters where a `model` is given."""
+    """Writes a Hugging Face folder: the model in `run`, or a random model with the config `model`."""
     import jax
     from flax import nnx
 

@@ -1,11 +1,12 @@
-"""Makes the small Hugging Face encoder-decoders that tests/interop compares with.
+"""Makes small random Hugging Face encoder-decoders, the references of the tests in tests/interop.
 
-Run by hand where transformers is installed: .venv-peers/bin/python scripts/make_fixtures/encoder_decoders.py. Each
-folder holds what `save_pretrained` writes for a random model, and beside it `inputs_and_outputs.safetensors`: of a
-padded batch the encoder's vectors, logits and cross-attention weights of each layer, all reckoned in double precision,
-and of other sources the tokens of `generate`, greedy and with four beams. A random model writes one token for ever,
-whatever it reads, so these write words of their source (`made_to_read`), and models are drawn until the tokens tell a
-right search from a wrong one (`tells_apart`).
+Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/encoder_decoders.py.
+Each folder gets the output of `save_pretrained` for a random model, and `inputs_and_outputs.safetensors`. For a padded
+batch this file has the encoder's vectors, the logits and the cross-attention weights of each layer, computed in double
+precision. For other sources it has the tokens of `generate`, greedy and with four beams.
+
+A plain random model repeats one token, whatever the source. So these models are built to copy words of the source
+(`made_to_read`). Models are sampled until the tokens distinguish a correct search from a wrong one (`tells_apart`).
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
@@ -20,8 +21,9 @@ from safetensors.torch import save_file
 
 FIXTURES = Path(__file__).resolve().parents[2] / 'tests' / 'interop' / 'text_to_text'
 SOURCE_LENGTH, TARGET_LENGTH, NEW_TOKENS = 13, 9, 12
-GENERATED, DRAWS = 4, 1000  # sources of `generate`; models that are drawn at most
-# No decoder has more layers than its encoder: the cache of `generate` has as many as the encoder in transformers 5.23.
+GENERATED, DRAWS = 4, 1000  # sources for `generate`; most models to sample
+# No decoder has more layers than its encoder: in transformers 5.23, the cache of `generate` has the encoder's number of
+# layers.
 T5 = {'vocab_size': 61, 'd_model': 16, 'd_kv': 6, 'd_ff': 28, 'num_heads': 3, 'num_layers': 3, 'dropout_rate': 0.0}
 T5 |= {'num_decoder_layers': 2, 'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 10}
 T5 |= {'decoder_start_token_id': 0}
@@ -29,13 +31,13 @@ GATED = T5 | {'feed_forward_proj': 'gated-gelu', 'num_layers': 2, 'd_kv': 8, 'ti
 BART = {'vocab_size': 61, 'd_model': 16, 'encoder_layers': 3, 'decoder_layers': 2, 'encoder_attention_heads': 2}
 BART |= {'decoder_attention_heads': 2, 'encoder_ffn_dim': 28, 'decoder_ffn_dim': 28, 'max_position_embeddings': 24}
 BART |= {'dropout': 0.0}
-T5_SENTINELS = 2  # the last ids
+T5_SENTINELS = 2  # the highest ids
 PROJECTIONS = 'v_proj', 'out_proj'
-FREE = 58  # ids from 4 up to here are words
-FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # as released BARTs have it
+FREE = 58  # ids from 4 to FREE - 1 are words
+FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # as in released BART models
 SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
 MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
-MARIAN |= {'activation_function': 'swish'}  # as released models have it
+MARIAN |= {'activation_function': 'swish'}  # as in released Marian models
 SINUSOIDAL = ('marian', 'pegasus')
 
 # Folder -> class, config.
@@ -50,7 +52,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Writes all folders, or those named on the command line."""
+    """Writes all folders, or the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(MODELS))
     torch.set_num_threads(1)
@@ -65,9 +67,9 @@ def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
     config = getattr(transformers, f'{name}Config')(**fields)
     for draw in range(DRAWS):
         torch.manual_seed(DRAWS * seed + draw)
-        # The other kernels of attention hand out no weights.
+        # Other attention kernels do not return weights.
         model = randomised(getattr(transformers, kind)._from_config(config, attn_implementation='eager'))
-        for key, value in FORCED.items():  # the file of generation alone counts, whatever config.json says
+        for key, value in FORCED.items():  # only generation_config.json counts, not config.json
             setattr(model.generation_config, key, value if folder.name == 'bart_1' else None)
         inputs, sources = make_inputs(config), make_sources(config)
         if rounding(model, inputs) > 4e-5:
@@ -80,7 +82,7 @@ def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     arrays = {f'input/{name}': value for name, value in inputs.items()}
-    arrays |= outputs_of(copy.deepcopy(model).double(), inputs)  # in float32 they would hold a rounding of their own
+    arrays |= outputs_of(copy.deepcopy(model).double(), inputs)  # the references are exact in float64
     arrays |= {f'source/{name}': value for name, value in sources.items()}
     arrays |= {f'output/{name}': value for name, value in generated.items() if name in ('greedy', 'beam')}
     kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}
@@ -90,17 +92,17 @@ def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
 
 
 def randomised(model: Any) -> Any:
-    """The model with every parameter random, so that none is without effect.
+    """Sets every parameter to random values, so that no parameter is without effect; returns the model.
 
-    Outputs that T5 does not scale get a head that differs from the table, as transformers ties one that equals it;
-    Marian's and Pegasus' get a bias.
+    If T5's outputs are not scaled, they get a head that differs from the token table, because transformers ties an
+    equal head. Marian and Pegasus get an output bias.
     """
     kind, table = model.config.model_type, model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
         scale = 0.4 if kind == 't5' else 0.1 if parameter.ndim == 1 else 0.15 if parameter is table else 0.3
         scale *= (
             2.5 if kind != 't5' and name.endswith(('q_proj.weight', 'k_proj.weight')) else 1.0
-        )  # T5 does not divide
+        )  # T5 does not divide by sqrt(K)
         noise = torch.randn_like(parameter) * scale
         parameter.data = (1.0 + noise) if parameter.ndim == 1 and name.endswith('weight') else noise
     if not getattr(model.config, 'scale_decoder_outputs', True):
@@ -116,24 +118,24 @@ def randomised(model: Any) -> Any:
 
 
 def made_to_read(model: Any) -> None:
-    """Gives each layer of the decoder what its source holds and takes from it what was written before, roughly.
+    """Makes each decoder layer add the content of the source and remove earlier output tokens, approximately.
 
-    The outputs of cross-attention are about the vectors that it reads, those of self-attention about their opposites.
+    Cross-attention then returns approximately the vectors that it attends to, and self-attention their negatives.
     """
     decoder = model.get_decoder()
-    if model.config.model_type != 't5':  # small tables, so that the word that is read weighs little; sharp outputs
+    if model.config.model_type != 't5':  # T5's table is large; here the input word counts little and outputs are sharp
         getattr(decoder, 'layer_norm', decoder.layers[-1].final_layer_norm).weight.data *= 4.0
     for name, module in decoder.named_modules():
         values, out = (getattr(module, own, None) for own in (('v', 'o') if hasattr(module, 'o') else PROJECTIONS))
         if values is not None:
             gain = 4.0 if 'encoder_attn' in name or 'EncDec' in name else -2.0
             weight = values.weight.data
-            inverse = weight.T @ torch.linalg.inv(weight @ weight.T + 0.3 * torch.eye(len(weight)))  # about, and steady
+            inverse = weight.T @ torch.linalg.inv(weight @ weight.T + 0.3 * torch.eye(len(weight)))
             out.weight.data = gain * inverse + 0.05 * torch.randn_like(out.weight)
 
 
 def make_sources(config: Any) -> dict[str, torch.Tensor]:
-    """Sources of `generate` as a tokenizer gives them: with their end, and of BART their beginning, then padding."""
+    """Returns sources for `generate` in a tokenizer's form: end token, for BART also a start token, then padding."""
     tokens = torch.randint(4, FREE, (GENERATED, SOURCE_LENGTH))
     mask = torch.zeros_like(tokens)
     for row, length in enumerate((SOURCE_LENGTH, 9, 11, 6)):
@@ -146,7 +148,7 @@ def make_sources(config: Any) -> dict[str, torch.Tensor]:
 
 
 def generate(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tokens of `generate`: greedy, with four beams, and with these and no penalty of length."""
+    """Returns the tokens of `generate`: greedy, with four beams, and with four beams without length penalty."""
     beams = {'num_beams': 4, 'early_stopping': 'never'}
     searches = {'greedy': {'num_beams': 1}, 'beam': beams | {'length_penalty': 1.0}}
     searches['no_penalty'] = beams | {'length_penalty': 0.0}
@@ -156,9 +158,10 @@ def generate(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Te
 
 
 def tells_apart(generated: dict[str, torch.Tensor], config: Any) -> bool:
-    """Whether the texts would differ if a search ignored its source, its beams, the end or the penalty of length.
+    """Returns whether the texts would change if a search ignored its source, beams, end token or length penalty.
 
-    Every text has several tokens, none of them special but for the end and a forced beginning; a T5 writes a sentinel.
+    Every text has several tokens. None of them is special, except the end token and a forced first token. Some T5 text
+    has a sentinel.
     """
     texts = {name: [text_of(row, config.eos_token_id) for row in rows.tolist()] for name, rows in generated.items()}
     kept = texts['greedy'] + texts['beam']
@@ -178,20 +181,20 @@ def tells_apart(generated: dict[str, torch.Tensor], config: Any) -> bool:
 
 
 def rounding(model: Any, inputs: dict[str, torch.Tensor]) -> float:
-    """The largest difference that float32 in place of float64 makes to a logit, over 1 and its size."""
+    """Returns the largest relative difference |float32 - float64| / (1 + |float64|) of the logits."""
     with torch.no_grad():
         rough, exact = model(**inputs).logits, copy.deepcopy(model).double()(**inputs).logits
     return float(((rough - exact) / (1.0 + exact.abs()))[inputs['decoder_attention_mask'] == 1].abs().max())
 
 
 def text_of(row: list[int], end: int) -> list[int]:
-    """The tokens behind the start symbol and before the end."""
+    """Returns the tokens between the start token and the end token."""
     made = row[1:]
     return made[: made.index(end)] if end in made else made
 
 
 def make_inputs(config: Any) -> dict[str, torch.Tensor]:
-    """Two rows of sources and targets, the second with padding."""
+    """Returns two rows of sources and targets, the second row with padding."""
     source, target = (torch.randint(4, config.vocab_size - 1, (2, length)) for length in (SOURCE_LENGTH, TARGET_LENGTH))
     mask, target_mask = torch.ones_like(source), torch.ones_like(target)
     mask[1, SOURCE_LENGTH * 2 // 3 :] = 0
@@ -204,7 +207,7 @@ def make_inputs(config: Any) -> dict[str, torch.Tensor]:
 
 
 def outputs_of(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Vectors, logits and weights of the batch."""
+    """Returns the encoder's vectors, the logits and the cross-attention weights of the batch."""
     with torch.no_grad():
         found = model(**inputs, output_attentions=True, return_dict=True)
     weights = {f'output/cross/{layer}': own for layer, own in enumerate(found.cross_attentions)}

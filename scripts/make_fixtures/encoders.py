@@ -1,9 +1,9 @@
-"""Makes the small Hugging Face checkpoints that tests/interop compares with.
+"""Makes small random Hugging Face encoders, the references of the tests in tests/interop.
 
-By hand where transformers is installed: .venv-peers/bin/python scripts/make_fixtures/encoders.py. For each family two
-random models or more: the folder that `save_pretrained` writes for the bare model, and beside it
-`inputs_and_outputs.safetensors`, `heads.safetensors` (the tensors that each class with a head adds, as <class>/<name>)
-and `classes.json` (their config.json files).
+Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/encoders.py. Each
+family has two random models or more. For each model the folder gets the output of `save_pretrained` for the bare model
+and `inputs_and_outputs.safetensors`. It also gets `heads.safetensors` (the tensors that each class with a head adds, as
+<class>/<name>) and `classes.json` (the config.json of each class).
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
@@ -30,15 +30,15 @@ NO_DROPOUT = {'hidden_dropout_prob': 0.0, 'attention_probs_dropout_prob': 0.0}
 DISTIL_NAMES = {'hidden_size': 'dim', 'num_hidden_layers': 'n_layers', 'num_attention_heads': 'n_heads'}
 DISTIL_NAMES |= {'intermediate_size': 'hidden_dim'}
 LABELS = {'id2label': {0: 'no', 1: 'maybe', 2: 'yes'}, 'label2id': {'no': 0, 'maybe': 1, 'yes': 2}}
-PLACES = 6  # of each row whose logits over the vocabulary are kept
-SEP = 3  # marks where BigBird's question ends
+PLACES = 6  # positions per row whose logits over the vocabulary are kept
+SEP = 3  # marks the end of BigBird's question
 
 
 def distil(fields: dict[str, Any]) -> dict[str, Any]:
     return {DISTIL_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-# Folder -> stem of the classes, config, length of the rows, classes with heads.
+# Folder -> prefix of the class names, config, row length, classes with heads.
 SHIFTED = {'pad_token_id': 1, 'layer_norm_eps': 1e-5}
 LONG = SMALL | {'max_position_embeddings': 48, 'sep_token_id': SEP}
 MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
@@ -83,7 +83,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Writes all folders, or those named on the command line."""
+    """Writes all folders, or the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(MODELS))
     for name in parser.parse_args().names:
@@ -121,7 +121,7 @@ def make(folder: Path, stem: str, fields: dict[str, Any], length: int, classes: 
 
 
 def randomised(model: Any, is_half: bool) -> Any:
-    """The model with every parameter random, so that none is without effect; rounded to float16 where asked for."""
+    """Sets every parameter to random values, rounded to float16 if asked, so that each one has an effect."""
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter) * 0.3
         is_scale = parameter.ndim == 1 and name.endswith('weight')
@@ -132,7 +132,7 @@ def randomised(model: Any, is_half: bool) -> Any:
 
 
 def make_inputs(config: Any, length: int, *, has_global: bool) -> dict[str, torch.Tensor]:
-    """Two rows, the second with padding; token types and global tokens where the family has them."""
+    """Returns two rows, the second with padding; with token types and global tokens if the family has them."""
     tokens = torch.randint(5, config.vocab_size, (2, length))
     tokens[:, 5] = SEP
     mask = torch.ones_like(tokens)
@@ -149,7 +149,10 @@ def make_inputs(config: Any, length: int, *, has_global: bool) -> dict[str, torc
 
 
 def run(model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | None = None) -> dict[str, torch.Tensor]:
-    """The outputs. BigBird runs as in training, without dropout: only then does the library use its random blocks."""
+    """Returns the model's outputs.
+
+    BigBird runs in training mode without dropout, because the library uses its random blocks only in training mode.
+    """
     is_sparse = getattr(model.config, 'attention_type', '') == 'block_sparse'
     model.train(is_sparse)
     draw = modeling_big_bird.BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head
@@ -171,7 +174,10 @@ def run(model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | No
 def with_head(
     stem: str, ending: str, config: Any, base: Any, inputs: dict[str, torch.Tensor], is_half: bool
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The config.json of a class with a head, the tensors it adds to `base`, its outputs; choices are the rows."""
+    """Returns config.json of a class with a head, the tensors it adds to `base`, and its outputs.
+
+    For multiple choice, the rows are the choices.
+    """
     count = 2 if ending in ('ForQuestionAnswering', 'ForPreTraining') else 3
     own = type(config).from_dict(config.to_dict() | (LABELS if count == 3 else {'id2label': None, 'label2id': None}))
     model = randomised(getattr(transformers, f'{stem}{ending}')(own), is_half)

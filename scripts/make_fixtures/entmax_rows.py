@@ -1,10 +1,10 @@
-"""Writes tests/attention/distributions/entmax_rows.json: what the entmax package gives, for the tests beside it.
+"""Writes tests/attention/distributions/entmax_rows.json: reference outputs of the entmax package.
 
     make peers
     .venv-peers/bin/python scripts/make_fixtures/entmax_rows.py
 
-Of rows of logits: the weights of sparsemax and of entmax with alpha 1.5 in float64, and the gradients of
-sum(weights * cos(0, 1, ...)) by the logits.
+For rows of logits, it has the weights of sparsemax and of entmax with alpha 1.5 in float64. It also has the gradients
+of sum(weights * cos(0, 1, ...)) with respect to the logits.
 """
 
 import importlib.metadata
@@ -16,12 +16,12 @@ import torch
 
 PATH = Path(__file__).resolve().parents[2] / 'tests' / 'attention' / 'distributions' / 'entmax_rows.json'
 FUNCTIONS = {'sparsemax': entmax.sparsemax, 'entmax': entmax.entmax15}
-SCALES = (0.1, 1.0, 5.0)  # from all keys in the support to one of them
+SCALES = (0.1, 1.0, 5.0)  # the support ranges from all keys to one key
 LENGTHS = (1, 2, 7, 40)
 
 
 def main() -> None:
-    """Writes the file anew."""
+    """Writes the file."""
     torch.manual_seed(0)
     cases = []
     for scale in SCALES:

@@ -1,9 +1,9 @@
-"""Records the tokens of transformers' `generate` under settings that change which tokens may follow.
+"""Records the tokens of transformers' `generate` under settings that restrict the next tokens.
 
-Run by hand where transformers is installed: .venv-peers/bin/python scripts/make_fixtures/searches.py. The models
-are those of encoder_decoders.py. `tests/interop/searches.json` then has for each search the model,
-the sources, the settings by transformers' names, and the tokens after the start symbol, up to the first end. Settings
-use tokens that the model writes without them. They are drawn again until each setting of a search changes its tokens.
+Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/searches.py. The models
+come from encoder_decoders.py. For each search, `tests/interop/searches.json` has the model, the sources, the settings
+by transformers' names, and the tokens between the start token and the first end token. Settings use tokens that the
+model writes without settings. Settings are sampled again until each setting of a search changes the tokens.
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
@@ -19,9 +19,9 @@ TESTS = Path(__file__).resolve().parents[2] / 'tests' / 'interop'
 FOLDERS = TESTS / 'text_to_text'
 KINDS = {'t5': 'T5ForConditionalGeneration', 'bart': 'BartForConditionalGeneration', 'marian': 'MarianMTModel'}
 KINDS |= {'pegasus': 'PegasusForConditionalGeneration'}
-LENGTHS = (13, 7, 10, 4)  # of the sources
-MOST = 16  # tokens, the start symbol among them
-DRAWS = 200  # tries for one search
+LENGTHS = (13, 7, 10, 4)  # lengths of the sources
+MOST = 16  # most tokens, including the start token
+DRAWS = 200  # most tries per search
 Settings = dict[str, Any]
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     """Writes searches of each model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--output', type=Path, default=TESTS / 'searches.json')
-    parser.add_argument('--each', type=int, default=2, help='searches of each model by either number of beams')
+    parser.add_argument('--each', type=int, default=2, help='searches per model, each for 1 and for 4 beams')
     parser.add_argument('--seed', type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def search_of(model: Any, name: str, beams: int, draw: random.Random) -> dict[str, Any]:
-    """One search all of whose settings change something, or the last one that was drawn."""
+    """Returns a search in which each setting changes the tokens; after DRAWS tries, returns the last search."""
     for _ in range(DRAWS):
         sources = sources_of(model.config, draw)
         base = {'num_beams': beams, 'max_length': MOST, 'length_penalty': 1.0, 'early_stopping': False}
@@ -60,7 +60,7 @@ def search_of(model: Any, name: str, beams: int, draw: random.Random) -> dict[st
 
 
 def sources_of(config: Any, draw: random.Random) -> list[list[int]]:
-    """Sources as a tokenizer gives them, of few different words, so that texts repeat some."""
+    """Returns sources in a tokenizer's form, with only five different words, so that texts repeat words."""
     words = draw.sample(range(4, 58), 5)
     begin = [config.bos_token_id] if config.model_type == 'bart' else []
     rows = [begin + draw.choices(words, k=length - len(begin) - 1) for length in LENGTHS]
@@ -68,7 +68,7 @@ def sources_of(config: Any, draw: random.Random) -> list[list[int]]:
 
 
 def drawn(plain: list[list[int]], model: Any, beams: int, draw: random.Random) -> Settings:
-    """Two to four settings; their tokens are from texts that were made without settings."""
+    """Returns two to four random settings; their tokens come from texts generated without settings."""
     text = draw.choice([row for row in plain if len(row) > 3] or [[5, 6, 7, 8]])
     place = draw.randrange(len(text) - 2)
     words = [[text[place]], text[place : place + 2], text[place : place + 3]]
@@ -90,7 +90,7 @@ def drawn(plain: list[list[int]], model: Any, beams: int, draw: random.Random) -
 
 
 def tokens_of(model: Any, sources: list[list[int]], settings: Settings) -> list[list[int]]:
-    """The tokens made for each source, between the start symbol and the first end."""
+    """Returns the generated tokens of each source, between the start token and the first end token."""
     length, pad = max(map(len, sources)), model.config.pad_token_id
     ids = torch.tensor([row + [pad] * (length - len(row)) for row in sources])
     mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in sources])

@@ -1,9 +1,10 @@
-"""Writes tests/recurrence/torch_cells.json: what torch's recurrent layers give, for tests/recurrence/test_torch.py.
+"""Writes tests/recurrence/torch_cells.json: reference outputs of torch's recurrent layers, for test_torch.py.
 
     make peers
     .venv-peers/bin/python scripts/make_fixtures/torch_cells.py
 
-Of each cell: weights, inputs, outputs, and the gradients of sum(outputs * cos(0, 1, ...)) by weights and inputs.
+For each cell it has weights, inputs, outputs, and the gradients of sum(outputs * cos(0, 1, ...)) with respect to
+weights and inputs.
 """
 
 import json
@@ -17,14 +18,14 @@ ROWS, LENGTH, INPUTS, UNITS = 2, 5, 3, 4
 
 
 def numbers(tensor: torch.Tensor) -> list | float:
-    """The tensor as nested lists of numbers with nine digits, as many as float32 has."""
+    """Returns the tensor as nested lists of numbers with nine digits, enough for float32."""
     if tensor.ndim:
         return [numbers(one) for one in tensor]
     return float(f'{tensor.item():.9g}')
 
 
 def main() -> None:
-    """Writes the file anew."""
+    """Writes the file."""
     torch.manual_seed(0)
     found = {'torch': torch.__version__.split('+')[0]}
     for name, kind in CELLS.items():

@@ -1,4 +1,4 @@
-"""Alignments as pictures: which pieces of the source a decoder read while it wrote each piece of the target."""
+"""Draws alignments: the cross-attention weights between pieces of the source and pieces of the generated text."""
 
 import numpy as np
 from absl import flags
@@ -10,28 +10,30 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import say_limits
 from efficient_attention.inference.translator import Translation, open_translator
 
-TITLE_INCHES = 6.0  # that the title needs, however short the texts are
+TITLE_INCHES = 6.0  # least width, for the title
 COLUMNS = 3  # pictures side by side
 MOST_TEXTS = 12
 INCHES_A_PIECE = 0.24
 
 
 def define_alignment_flags(options: flags.FlagValues) -> None:
-    """The flags of the model and of its search."""
+    """Defines the flags of the model and its search."""
     define_model(options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
-    flags.DEFINE_string('prefix', None, "Before each text; the run's by default.", flag_values=options)
-    flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
+    flags.DEFINE_string(
+        'prefix', None, "Text put before each source; by default the run's prefix.", flag_values=options
+    )
+    flags.DEFINE_integer('beams', 5, 'Beams of the search; 1 = greedy.', flag_values=options)
 
 
 def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
-    """A picture for each text and the best target that the model finds for it, which is printed.
+    """Returns a picture of each text and the best target that the model generates for it; prints the targets.
 
     Raises:
-        InputError: there are too many texts, or the model does not serve.
+        InputError: a text is empty, there are too many texts, or the model cannot be used.
     """
     if not all(text.strip() for text in texts):
-        raise InputError('a text is empty, so there is nothing to read in it')
+        raise InputError('a text is empty')
     if len(texts) > MOST_TEXTS:
         raise InputError(f'{len(texts)} texts; one picture shows {MOST_TEXTS} at most')
     decoding = {'beams': options.beams, 'batch_size': len(texts)}
@@ -46,13 +48,13 @@ def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
 
 
 def draw_alignments(found: list[Translation]) -> Figure:
-    """Source pieces to the right, target pieces downwards; the darker, the more weight.
+    """Returns a picture per translation: source pieces to the right, target pieces downwards; darker = more weight.
 
     Raises:
-        InputError: nothing was found.
+        InputError: there is no translation.
     """
     if not found:
-        raise InputError('the model found no text, so there is nothing to draw')
+        raise InputError('the model generated no text, so there is nothing to draw')
     columns = min(COLUMNS, len(found))
     rows = -(-len(found) // columns)
     width, height = (max(len(side) for side in sides) for sides in zip(*map(pieces_of, found), strict=True))
@@ -68,12 +70,12 @@ def draw_alignments(found: list[Translation]) -> Figure:
 
 
 def pieces_of(one: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The pieces of the source and of the target."""
+    """Returns the pieces of the source and of the target."""
     return one.source_pieces, one.pieces
 
 
 def draw_alignment(axes: Axes, one: Translation) -> None:
-    """One picture; each row of weights adds up to 1."""
+    """Draws one alignment; each row of weights sums to 1."""
     if one.alignment is None:
         raise ValueError('the translation has no alignment; ask the translator for alignments')
     weights = np.asarray(one.alignment)[: len(one.pieces), : len(one.source_pieces)]

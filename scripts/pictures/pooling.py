@@ -1,4 +1,4 @@
-"""Pages that show how much each sentence and each word of a text weighs in what a classifier says of it."""
+"""Writes pages that show the weight of each sentence and word of a text in a classifier's decision."""
 
 from html import escape
 from pathlib import Path
@@ -16,7 +16,7 @@ from efficient_attention.inference.pooled_text import (
     Word,
 )
 
-LEAST = 0.0005  # weight of special tokens that is shown
+LEAST = 0.0005  # smallest weight of special tokens that is shown
 
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1e293b; --faint: #64748b; --line: #e2e8f0;
@@ -52,19 +52,19 @@ PAGE = """<!DOCTYPE html>
 """
 LEGEND = (
     'Left: the weight of each sentence in the text. The stronger a word&rsquo;s colour, the larger the root of its '
-    'sentence&rsquo;s weight times its own weight in the sentence (Yang et al. 2016, section 3.5); point at it for the '
+    'sentence&rsquo;s weight times its own weight in the sentence (Yang et al. 2016, section 3.5); hover for the '
     'number. &ldquo;special&rdquo; is the weight of the tokens that the tokenizer adds; what is struck out is not read.'
 )
 
 
 def define_pooling_flags(options: flags.FlagValues) -> None:
-    """The flags of the model."""
+    """Defines the flags of the model."""
     define_model(options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
 
 
 def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
-    """A page with each text and its weights, as a model of that flag gives them; prints the answers."""
+    """Returns a page with each text and its weights from the model of `--model`; prints the predictions."""
     weigher = TextWeigher(Path(options.model), chosen_checkpoint(options))
     found = [weigher(text) for text in texts]
     for one in found:
@@ -73,33 +73,33 @@ def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
 
 
 def page(texts: list[PooledText]) -> str:
-    """A self-contained page in light and dark."""
+    """Returns a self-contained HTML page for light and dark mode."""
     body = '\n'.join(article(one) for one in texts)
     return PAGE.format(title='Weights of sentences and words', style=STYLE, body=f'{body}\n<p>{LEGEND}</p>')
 
 
 def article(text: PooledText) -> str:
-    """A text with its weights, and the answer above it."""
+    """Returns the HTML of a text with its weights, under the model's prediction."""
     strongest = max((shade(one, word) for one in text.sentences for word in one.words), default=0.0)
     heaviest = max((one.weight for one in text.sentences), default=0.0)
     rows = '\n'.join(sentence_row(one, heaviest, strongest) for one in text.sentences)
-    note = f'<p>{text.left_out} more sentences are beyond what the model reads.</p>' if text.left_out else ''
+    note = f'<p>{text.left_out} more sentences are over the length limit and are not read.</p>' if text.left_out else ''
     return f'<article>\n<h1>{escape(answer_of(text))}</h1>\n{rows}\n{note}</article>'
 
 
 def answer_of(text: PooledText) -> str:
-    """The label with its probability, or the number of a regression."""
+    """Returns the label with its probability, or the number of a regression."""
     label, score = text.answer.get('label'), text.answer['score']
     return f'{score:.3f}' if label is None else f'{label} ({score:.1%})'
 
 
 def shade(sentence: Sentence, word: Word) -> float:
-    """How dark a word is, before the darkest is 1."""
+    """Returns how dark a word is, before scaling the darkest word to 1."""
     return 0.0 if word.kind == SPECIAL else sentence.weight**0.5 * word.weight
 
 
 def sentence_row(sentence: Sentence, heaviest: float, strongest: float) -> str:
-    """A sentence with its bar; the longest is as wide as its column."""
+    """Returns the HTML of a sentence with a bar for its weight; the longest bar fills its column."""
     width = 100 * sentence.weight / heaviest if heaviest else 0.0
     words = ''.join(word_span(word, shade(sentence, word) / strongest if strongest else 0.0) for word in sentence.words)
     bar = f'<span class="bar" style="width: {width:.1f}%"></span>{sentence.weight:.1%}'
@@ -107,7 +107,7 @@ def sentence_row(sentence: Sentence, heaviest: float, strongest: float) -> str:
 
 
 def word_span(word: Word, share: float) -> str:
-    """A word on its colour, or what stands between words."""
+    """Returns the HTML of a word on its colour, or of the text between words."""
     if word.kind == SPECIAL:
         return f' <span class="special">special {word.weight:.1%}</span>' if word.weight > LEAST else ''
     if word.kind == UNREAD:

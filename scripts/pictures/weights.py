@@ -1,4 +1,4 @@
-"""Weights as pictures: what mechanisms make of the same random queries and keys."""
+"""Draws attention weights: mechanisms compared on the same random queries and keys."""
 
 from typing import Any
 
@@ -16,23 +16,23 @@ from efficient_attention.errors import InputError, require
 
 COLUMNS = 3  # pictures side by side
 MOST_TEXTS, LONGEST = 12, 512
-WIDTH = 16  # of the head
-SCALE = 1.5  # of the logits' spread, so that distributions differ
+WIDTH = 16  # head width
+SCALE = 1.5  # spread of queries and keys, so that distributions differ visibly
 
 
 def define_weight_flags(options: flags.FlagValues) -> None:
-    """The flags of the queries and keys."""
-    define_length(32, 'Queries and keys.', options)
-    what = 'How queries meet keys; general is dot with a matrix, which random queries have no need of.'
+    """Defines the flags of the queries and keys."""
+    define_length(32, 'Number of queries and of keys.', options)
+    what = 'Score of a query and a key. The score general is left out: with random queries it looks like dot.'
     flags.DEFINE_enum('score', 'dot', ('dot', 'additive'), what, flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Of the random queries and keys, and of what mechanisms draw.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Seed of the queries, the keys and the mechanisms.', flag_values=options)
 
 
 def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
-    """A picture of the weights of each mechanism, queries downwards; the darker, the more weight.
+    """Returns a picture of the weights of each mechanism, queries downwards; darker = more weight.
 
     Raises:
-        InputError: there are too many texts, one cannot be read, or the length is out of range.
+        InputError: there are too many mechanisms, one cannot be parsed, or the length is out of range.
     """
     require(len(texts) <= MOST_TEXTS, 'mechanisms', len(texts), f'at most {MOST_TEXTS}')
     require(1 <= options.length <= LONGEST, '--length', options.length, f'from 1 to {LONGEST}')
@@ -44,13 +44,13 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, text, mechanism in zip(grid, texts, mechanisms, strict=False):
         weights_LM = weights_of(mechanism, text, options)
-        has_negative = bool((weights_LM < 0.0).any())  # of Linformer and Nystrom
+        has_negative = bool((weights_LM < 0.0).any())  # Linformer and Nystrom
         colours, least = ('RdBu', -1.0) if has_negative else ('Blues', 0.0)
         axes.imshow(weights_LM, cmap=colours, vmin=least, vmax=1.0, interpolation='nearest')
         axes.set_title(text, family='monospace', size=8)
         axes.tick_params(labelsize=7, length=0)
-        negative = f', {(weights_LM < 0.0).sum(1).mean():.1f} a negative one' if has_negative else ''
-        print(f'{text}: {(weights_LM != 0.0).sum(1).mean():.1f} keys a query have weight{negative}')
+        negative = f', {(weights_LM < 0.0).sum(1).mean():.1f} of them negative' if has_negative else ''
+        print(f'{text}: {(weights_LM != 0.0).sum(1).mean():.1f} keys per query have nonzero weight{negative}')
     for axes in grid[len(texts) :]:
         axes.set_axis_off()
     figure.suptitle('weights of one head over random keys: queries downwards', size=9)
@@ -58,7 +58,7 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
 
 
 def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
-    """float32 [L, M]; raises InputError where the mechanism serves no such call."""
+    """Returns the attention weights, float32 [L, M]; raises InputError if the mechanism cannot compute them."""
     shape = 1, options.length, 1, WIDTH
 
     @jax.jit

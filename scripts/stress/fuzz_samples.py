@@ -1,11 +1,11 @@
-"""Sound files of every kind that scripts/stress/fuzz_readers.py changes at random, and words that it puts together."""
+"""Valid sample files of every kind for scripts/stress/fuzz_readers.py, and words from which it builds inputs."""
 
 import json
 from typing import Any
 
 
 def as_bytes(value: Any) -> bytes:
-    """A value as JSON."""
+    """Returns a value as JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False).encode('utf-8', 'surrogatepass')
 
 

@@ -1,9 +1,12 @@
-"""Breaks one line at a time and asks which tests notice: python scripts/stress/kill_mutants.py [--tree CHECKOUT]"""
+"""Mutation test: breaks one line at a time and checks which tests fail.
+
+python scripts/stress/kill_mutants.py [--tree CHECKOUT]
+"""
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import dataclasses
 import json
@@ -40,14 +43,16 @@ COPIED = (
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A text that stands once in `path`, below the package, and what replaces it."""
+    """A text that occurs once in the package's file `path`, and the broken text that replaces it."""
 
     path: str
     text: str
     broken: str
 
     def found_in(self, package: Path) -> str:
-        """The path of its file below a package: `path`, or the one that the text has moved to; '' where there is none.
+        """Returns the path of the file with the text below a package: `path`, or the file that the text has moved to.
+
+        The result is '' if no file, or no single file, has the text.
 
         Args:
             package: the folder of the package.
@@ -61,7 +66,7 @@ class Mutant:
 
 
 def nearest_tests(path: str, tree: Path) -> str:
-    """The tests nearest to a source file: the test file of its name, or the folder that mirrors its folder."""
+    """Returns the tests nearest to a source file: the test file of its name, or the test folder of its package."""
     folder, name = Path('tests') / Path(path).parent, f'test_{Path(path).name}'
     return str(folder / name if (tree / folder / name).is_file() else folder)
 
@@ -133,7 +138,7 @@ MUTANTS = (
 
 
 def main() -> None:
-    """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
+    """Prints a line per mutant and one JSON object; the exit code is 0 if tests noticed every mutant."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     numbers = options.only or range(1, len(MUTANTS) + 1)
@@ -149,34 +154,35 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    define_path('tree', 'The checkout whose lines and tests are taken.', ROOT, options)
-    define_integers('only', None, 'Numbers of mutants, from 1; all by default', options)
+    define_path('tree', 'Checkout with the code and the tests.', ROOT, options)
+    define_integers('only', None, 'Numbers of the mutants to test, from 1; all by default', options)
     flags.DEFINE_bool('alone', False, 'Run only the tests nearest to the file.', flag_values=options)
     return options
 
 
 def summary(found: dict[int, str]) -> dict[str, int]:
-    """How many mutants were noticed by whom."""
+    """Returns how many mutants were noticed, by which tests."""
     kinds = ('file', 'package', 'nobody', 'absent')
     return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in kinds}
 
 
 def copy_tree(tree: Path, folder: Path) -> None:
-    """Copies what the tests read, so that the checkout itself is never broken."""
+    """Copies code and tests, so that the checkout itself is never broken."""
     for name in COPIED:
         copy = shutil.copytree if (tree / name).is_dir() else shutil.copyfile
         copy(tree / name, folder / name)
 
 
 def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
-    """Who notices, and the first test that fails: 'file' the nearest tests, 'package' another one of its package.
+    """Returns which tests notice the mutant, and the first failing test.
 
-    'nobody' where none does, 'absent' where the tree does not have the line.
+    'file' = the nearest tests, 'package' = another test of its package, 'nobody' = no test, 'absent' = the tree does
+    not have the line.
 
     Raises:
-        RuntimeError: the nearest tests fail without the mutant too.
+        RuntimeError: the nearest tests fail without the mutant, too.
     """
     name = mutant.found_in(folder / PACKAGE)
     if not name:
@@ -197,10 +203,10 @@ def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> t
 
 
 def first_failure(folder: Path, tests: str) -> str:
-    """The first test that fails, with which they stop; '' where all pass.
+    """Returns the first test that fails; '' if all pass.
 
     Raises:
-        RuntimeError: they could not be run.
+        RuntimeError: the tests could not be run.
     """
     command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', tests]
     environment = os.environ | {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}

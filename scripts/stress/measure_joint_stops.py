@@ -1,17 +1,17 @@
-"""Stops small runs of several processes at random moments of every phase and says how all of them end.
+"""Stops small multi-process runs at random moments of every phase and checks how all processes end.
 
     python scripts/stress/measure_joint_stops.py --folder cache/joint_stops [--stops 50] [--seed 0] [--phases save]
 
-A run that nobody stops comes first. Then new runs of the same command begin. One process of each, or all, get SIGTERM
-or SIGINT at a random moment of a phase. A stop is clean if all processes end in time, with the exit codes of
-docs/reliability.md, and the step that is said to be saved is saved. The moments, signals and processes follow from the
-seed. The last line is one JSON object; the exit code is 1 where a stop was not clean.
+The first run is not stopped. Then new runs of the same command start. In each, one process or all processes get SIGTERM
+or SIGINT at a random moment of a phase. A stop is clean if all processes end in time with the exit codes of
+docs/reliability.md, and the step reported as saved is saved. The seed determines moments, signals and processes. The
+last line of output is one JSON object; the exit code is 1 if a stop was not clean.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import collections
 import json
@@ -40,11 +40,11 @@ from scripts.stress.phase_moments import NAMED, Moment, moments, noting, phase_a
 from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
-HANGING_SECONDS = 90.0  # after the signal, in which all processes have to end
+HANGING_SECONDS = 90.0  # most seconds after the signal until all processes end
 LAST_STEP = 30
-PHASES = NAMED[1:9]  # without imports: until then the processes share nothing
+PHASES = NAMED[1:9]  # without imports, because until then the processes share nothing
 JOIN_SECONDS = 20.0
-OF_ANOTHER = re.compile(  # lines about another process that got a signal before there was something to save
+OF_ANOTHER = re.compile(  # lines about another process that got a signal before there was anything to save
     r'error: (process \d+ \(host .*\) (failed: stopped by |has died; )|process 0 (at|did not answer at) |\d+ of \d+ )'
 )
 CONFIG = 'configs/lm/transformer_xl.py'
@@ -69,24 +69,24 @@ FIELDS = {
 
 
 class Stop(NamedTuple):
-    """How the processes of a run ended after some of them got a signal."""
+    """The end of a run's processes, after some of them got a signal."""
 
-    name: str  # of the signal
-    victims: list[int]  # processes that got it
-    phase: str  # the phase of the first of them when the signal came
+    name: str  # name of the signal
+    victims: list[int]  # processes that got the signal
+    phase: str  # phase of the first victim when the signal came
     seconds: float  # from the signal to the end of the last process
-    codes: list[int | None]  # None: it was killed, as it did not end
+    codes: list[int | None]  # None: the process did not end and was killed
     faults: list[str]
 
 
 def main() -> None:
-    """Reads the flags, measures and prints a line for each stop and the summary."""
+    """Reads the flags, measures, and prints a line per stop and the summary."""
     options = flags.FlagValues()
-    define_path('folder', 'Folder of the runs; what is in it is deleted.', Path('cache/joint_stops'), options)
-    flags.DEFINE_integer('stops', 50, 'Runs to stop.', flag_values=options)
-    flags.DEFINE_integer('processes', 2, 'Processes of each run.', flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Of the moments, signals and processes.', flag_values=options)
-    flags.DEFINE_list('phases', list(PHASES), 'In which the signals come.', flag_values=options)
+    define_path('folder', 'Folder of the runs; its content is deleted.', Path('cache/joint_stops'), options)
+    flags.DEFINE_integer('stops', 50, 'Number of runs to stop.', flag_values=options)
+    flags.DEFINE_integer('processes', 2, 'Processes per run.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Seed of the moments, signals and processes.', flag_values=options)
+    flags.DEFINE_list('phases', list(PHASES), 'Phases in which the signals come.', flag_values=options)
     parse_flags(sys.argv, options=options)
     require_at_least(1, '--stops', options.stops)
     require_at_least(2, '--processes', options.processes)
@@ -94,7 +94,7 @@ def main() -> None:
         raise InputError(f'--phases: there is no {min(unknown)!r}; known: {", ".join(NAMED)}')
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a text that nobody changes meanwhile
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a copy, so that the text does not change meanwhile
     stops = all_stops(folder, options)
     result = summary(stops)
     print(json.dumps(result))
@@ -103,14 +103,14 @@ def main() -> None:
 
 
 def all_stops(folder: Path, options: Any) -> list[Stop]:
-    """Stops as many runs as asked and prints a line for each; a run that ended before its moment does not count."""
+    """Stops as many runs as asked and prints a line per stop; a run that ends before its moment does not count."""
     rng, count = random.Random(options.seed), options.processes
     start = time.monotonic()
     unbroken = launch(folder, 'unbroken', count)
     for process in unbroken:
         process.wait()
     if any(process.returncode for process in unbroken):
-        raise RunError(f'a run that nobody stops ended badly: {said(folder, 0)[-1:]}')
+        raise RunError(f'the run without a stop failed: {said(folder, 0)[-1:]}')
     drawn = moments(rng, spans_of(read_events(folder / 'phases-0'), start, time.monotonic()), options.phases)
     stops: list[Stop] = []
     while len(stops) < options.stops:
@@ -123,7 +123,7 @@ def all_stops(folder: Path, options: Any) -> list[Stop]:
 
 
 def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
-    """Begins the processes of a new run in `folder`/`name`; each notes its phases and errors in files of its own."""
+    """Starts the processes of a new run in `folder`/`name`; each writes its phases and errors into separate files."""
     shutil.rmtree(folder / name, ignore_errors=True)
     fields = FIELDS | {'data.source': f'text:{folder}/docs/*.md#paragraphs', 'data.cache': folder / name / 'cache'}
     words = [f'--config.{field}={value}' for field, value in fields.items()]
@@ -143,7 +143,7 @@ def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
 
 
 def stop_once(folder: Path, number: signal.Signals, victims: list[int], moment: Moment, count: int) -> Stop | None:
-    """Begins a run in `folder`/stopped and stops it at the moment; None where it had ended before."""
+    """Starts a run in `folder`/stopped and stops it at the moment; returns None if it ended before."""
     start = time.monotonic()
     processes = launch(folder, 'stopped', count)
     first = processes[victims[0]]
@@ -161,7 +161,7 @@ def stop_once(folder: Path, number: signal.Signals, victims: list[int], moment: 
 
 
 def end_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
-    """Their exit codes; those that do not end within so many seconds are killed, and have None."""
+    """Returns the exit codes of all processes; a process that does not end in time is killed and has None."""
     latest = time.monotonic() + seconds
     codes: list[int | None] = []
     for process in processes:
@@ -176,14 +176,14 @@ def end_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int |
 
 
 def said(folder: Path, number: int) -> list[str]:
-    """The lines of a process's standard error."""
+    """Returns the lines of a process's standard error."""
     return (folder / f'stderr-{number}').read_text(encoding='utf-8', errors='replace').splitlines()
 
 
 def faults(
     folder: Path, number: signal.Signals, victims: Sequence[int], phase: str, codes: Sequence[int | None]
 ) -> list[str]:
-    """What is not as documented, in a few words each; [] for a clean stop."""
+    """Returns deviations from the documented behaviour, in a few words each; [] for a clean stop."""
     found = [f'process {place} did not end' for place, code in enumerate(codes) if code is None]
     nothing = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
     alone = [(nothing, ExitCode.WATCHDOG) if place in victims else (ExitCode.WATCHDOG,) for place in range(len(codes))]
@@ -205,20 +205,20 @@ def faults(
 
 
 def faults_of_the_save(folder: Path) -> list[str]:
-    """Whether the step that process 0 names last is the newest that is saved."""
+    """Returns a fault if the last step that process 0 reports is not the newest saved step."""
     last = (said(folder, 0) or [''])[-1]
     match, saved = SAVED.fullmatch(last), newest_saved(folder / 'stopped' / 'run')
     return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']
 
 
 def line_of_stop(stop: Stop) -> str:
-    """What is printed of a stop."""
+    """Returns the printed line of a stop."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} to {stop.victims} in {stop.phase:<11} codes {stop.codes}, {stop.seconds:5.2f} s: {verdict}'
 
 
 def summary(stops: Sequence[Stop]) -> dict[str, Any]:
-    """The figures of all stops by the phase in which they came."""
+    """Returns the figures of all stops, by the phase in which they came."""
     phases = {}
     for phase in dict.fromkeys(stop.phase for stop in stops):
         of_phase = [stop for stop in stops if stop.phase == phase]

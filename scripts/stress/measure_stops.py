@@ -1,18 +1,18 @@
-"""Stops small training runs at random moments of every phase and says how they end.
+"""Stops small training runs at random moments of every phase and checks how they end.
 
     python scripts/stress/measure_stops.py --folder cache/stops [--stops 50] [--seed 0]
 
-An unbroken run comes first. Then the same command is started again and again, and gets SIGTERM or SIGINT at a random
-moment of each of its phases in turn; after three to seven stops it goes to its end, is compared with the unbroken one,
-and begins anew, from the preparation of the corpus on. `scripts/stress/stop_judge.py` judges each stop. The moments and
-signals follow from the seed. The last line is one JSON object; the exit code is 1 where a stop was not clean, a run
-not equal, or a phase never hit.
+The first run is not stopped. Then the same command is started again and again. It gets SIGTERM or SIGINT at a random
+moment of each phase in turn. After three to seven stops the run goes to its end and is compared with the unstopped run.
+Then a new run starts, with the preparation of the corpus. `scripts/stress/stop_judge.py` judges each stop. The seed
+determines moments and signals. The last line of output is one JSON object. The exit code is 1 if a stop was not clean,
+a run is not equal to the first, or no stop hit some phase.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import collections
 import json
@@ -38,9 +38,9 @@ from scripts.stress.soak_compare import differences
 from scripts.stress.stop_judge import Ending, faults, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
-STOPS_EACH = (3, 7)  # of one run, at least and at most
-ENOUGH = 20  # stops, to hit each phase
-HANGING_SECONDS = 900.0  # after which a process is killed
+STOPS_EACH = (3, 7)  # fewest and most stops per run
+ENOUGH = 20  # number of stops from which every phase must be hit
+HANGING_SECONDS = 900.0  # a process is killed after this time
 FIELDS = {
     'data.vocab_size': 300,
     'data.length': 64,
@@ -55,33 +55,33 @@ FIELDS = {
     'eval.every_steps': 20,
     'eval.batch_size': 8,
     'checkpoint.every_steps': 10,
-    'checkpoint.keep': 1,  # a stop saves steps that the unbroken run does not
+    'checkpoint.keep': 1,  # a stop saves steps that the unbroken run does not save
 }
 
 
 class Stop(NamedTuple):
-    """How a process ended that got a signal."""
+    """The end of a process that got a signal."""
 
-    name: str  # of the signal
-    phase: str  # in which it came
+    name: str  # name of the signal
+    phase: str  # phase in which the signal came
     seconds: float  # from the signal to the end
-    beyond: float  # of these, after the step, the batch of an evaluation or the save under way
+    beyond: float  # part of `seconds` after the step, evaluation batch or save that was under way
     code: int
     faults: list[str]
-    said: str  # the last line
+    said: str  # last line of standard error
 
 
 def main() -> None:
-    """Reads the flags, measures and prints a line for each stop and the summary."""
+    """Reads the flags, measures, and prints a line per stop and the summary."""
     options = flags.FlagValues()
-    define_path('folder', 'Folder of the runs; what is in it is deleted.', Path('cache/stops'), options)
-    flags.DEFINE_integer('stops', 50, 'Signals to send.', flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Of the moments and signals.', flag_values=options)
+    define_path('folder', 'Folder of the runs; its content is deleted.', Path('cache/stops'), options)
+    flags.DEFINE_integer('stops', 50, 'Number of signals to send.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Seed of the moments and signals.', flag_values=options)
     parse_flags(sys.argv, options=options)
     require_at_least(1, '--stops', options.stops)
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a text that nobody changes meanwhile
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a copy, so that the text does not change meanwhile
     unbroken = unbroken_run(folder)
     seconds = options.stops * (0.8 + 1 / statistics.mean(STOPS_EACH)) * (unbroken[-1].end - unbroken[0].start)
     print(f'{options.stops} stops take about {seconds / 60:.1f} minutes', flush=True)
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def command(folder: Path) -> list[str]:
-    """Trains in a folder, with a corpus that is prepared there."""
+    """Returns the command that trains in a folder, with a corpus prepared there."""
     fields = FIELDS | {'data.source': f'text:{folder.parent}/docs/*.md#paragraphs', 'data.cache': folder / 'cache'}
     words = [f'--config.{name}={value}' for name, value in fields.items()]
     return child_command(
@@ -106,19 +106,19 @@ def command(folder: Path) -> list[str]:
 
 
 def environment(noted: Path) -> dict[str, str]:
-    """Of the runs: the CPU, which is there everywhere, and phases noted in a file."""
+    """Returns the environment of the runs: CPU only, phases written into a file."""
     return noting(noted) | {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
 
 
 def unbroken_run(folder: Path) -> list[Span]:
-    """The phases of a run that nobody stops, in `folder`/unbroken."""
+    """Returns the phases of a run without stops, in `folder`/unbroken."""
     start = time.monotonic()
     finish(folder, 'unbroken')
     return spans_of(read_events(folder / 'phases'), start, time.monotonic())
 
 
 def finish(folder: Path, name: str) -> None:
-    """Lets the run in a folder go to its end; raises RunError where it does not come there."""
+    """Runs the run in a folder to its end; raises RunError if it fails."""
     words, noted = command(folder / name), environment(folder / 'phases')
     done = subprocess.run(words, cwd=ROOT, env=noted, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -126,7 +126,7 @@ def finish(folder: Path, name: str) -> None:
 
 
 def stopped_runs(folder: Path, count: int, seed: int, unbroken: Sequence[Span]) -> tuple[list[Stop], list[list[str]]]:
-    """The stops, and of each run that was finished what differs from the one in `folder`/unbroken."""
+    """Returns all stops, and for each finished run its differences from the run in `folder`/unbroken."""
     rng, numbers = random.Random(seed), random.Random(f'signals {seed}')
     plan = Plan(moments(rng, unbroken), unbroken)
     stops: list[Stop] = []
@@ -148,7 +148,7 @@ def stopped_runs(folder: Path, count: int, seed: int, unbroken: Sequence[Span]) 
 
 
 def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | None:
-    """Goes on with the run in `folder`/stopped and stops it at the moment; None where it had ended before."""
+    """Resumes the run in `folder`/stopped and stops it at the moment; returns None if it ended before."""
     run, said = folder / 'stopped' / 'run', folder / 'stderr'
     before = newest_saved(run)
     with said.open('wb') as stream:
@@ -172,13 +172,13 @@ def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | No
 
 
 def line_of_stop(stop: Stop) -> str:
-    """What is printed of a stop."""
+    """Returns the printed line of a stop."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} in {stop.phase:<11} code {stop.code:>4}, {stop.seconds:5.2f} s: {verdict}; {stop.said[:60]}'
 
 
 def summary(stops: Sequence[Stop], found: Sequence[Sequence[str]], unbroken: Sequence[Span]) -> dict[str, Any]:
-    """The figures of all stops by the phase in which they came, and of the runs whose differences were found."""
+    """Returns the figures of all stops by phase, and of the comparisons of finished runs."""
     hit = {phase: [stop for stop in stops if stop.phase == phase] for phase in (span.phase for span in unbroken)}
     return {
         'stops': len(stops),
@@ -193,7 +193,7 @@ def summary(stops: Sequence[Stop], found: Sequence[Sequence[str]], unbroken: Seq
 
 
 def figures(stops: Sequence[Stop]) -> dict[str, Any]:
-    """How many stops ended with which code, and their seconds."""
+    """Returns the number of stops per exit code, and their seconds."""
     return {
         'stops': len(stops),
         'codes': dict(sorted(collections.Counter(stop.code for stop in stops).items())),

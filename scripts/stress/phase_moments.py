@@ -1,7 +1,7 @@
-"""Moments at which a process is killed or stopped, spread over its phases, and what it was at when that came.
+"""Random moments in the phases of a process, at which it is killed or stopped, and the phase of a process at a moment.
 
-A process notes its phases in a file (`efficient_attention/processes/phases.py`). An unbroken run tells which there are
-and how long each takes; a moment is a share of the way through one of them.
+A process writes its phases into a file (`efficient_attention/processes/phases.py`). A run without interruption shows
+which phases there are and how long each takes. A moment is a time within one phase.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from efficient_attention.processes import phases
 
-START = 'start'  # of Python, up to the first line of the command
-NAMED = (  # phases that a process notes, and in which moments may lie
+START = 'start'  # Python's start, up to the first line of the command
+NAMED = (  # phases that a process writes and in which moments may lie
     phases.IMPORTS,
     phases.PREPARATION,
     phases.RESTORING,
@@ -29,21 +29,21 @@ NAMED = (  # phases that a process notes, and in which moments may lie
     phases.WRITING,
 )
 OF_A_STEP = (phases.INPUT, phases.STEP)
-BESIDE = (phases.SEALING, phases.SEALED)  # of a thread beside the training
+BESIDE = (phases.SEALING, phases.SEALED)  # phases of a thread that runs in parallel with training
 LOOK_SECONDS = 0.005
-OCCURRENCES = 2  # of a phase in one process that moments are drawn for; most have more, and go on from them
+OCCURRENCES = 2  # moments lie in the first occurrences of a phase; most phases have more
 
 
 class Event(NamedTuple):
-    """A phase that began."""
+    """The start of a phase."""
 
-    time: float  # of the machine's clock
+    time: float  # seconds of the machine's clock
     phase: str
     step: int
 
 
 class Span(NamedTuple):
-    """A stretch of a process in one phase; a save counts until its seal, whatever goes on beside it."""
+    """The time that a process spends in one phase; a save lasts until its checksums, whatever runs in parallel."""
 
     phase: str
     start: float
@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When a signal is sent: when so much of the phase has passed, for the so-manieth time in a process."""
+    """The moment of a signal: `seconds` after the start of the phase's `occurrence`-th occurrence in a process."""
 
     phase: str
     occurrence: int
@@ -59,13 +59,13 @@ class Moment(NamedTuple):
 
 
 def noting(path: Path) -> dict[str, str]:
-    """The environment of a process that notes its phases in a new file."""
+    """Returns the environment of a process that writes its phases into a new file."""
     path.unlink(missing_ok=True)
     return {**os.environ, phases.VARIABLE: str(path)}
 
 
 def read_events(path: Path) -> list[Event]:
-    """The phases that a process has noted so far."""
+    """Returns the phases that a process has written so far."""
     try:
         lines = path.read_text(encoding='utf-8').splitlines()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def spans_of(events: Sequence[Event], start: float, end: float) -> list[Span]:
-    """The phases of a process from its start to its end, one after another."""
+    """Returns the phases of a process from its start to its end, in order."""
     begun = [(start, START)]
     main, beside = START, ''
     for event in events:
@@ -90,19 +90,19 @@ def spans_of(events: Sequence[Event], start: float, end: float) -> list[Span]:
 
 
 def phase_at(events: Sequence[Event], moment: float) -> str:
-    """What a process was at."""
+    """Returns the phase of a process at a moment."""
     return spans_of([event for event in events if event.time <= moment], 0.0, moment)[-1].phase
 
 
 def moments(rng: random.Random, unbroken: Sequence[Span], only: Sequence[str] = NAMED) -> Iterator[Moment]:
-    """Moments without end: each phase once in random order, then each once more, and so on.
+    """Yields moments without end: each phase once in random order, then each once more, and so on.
 
-    Every second time they lie in the first tenth of the phase: one that a process goes through faster than the unbroken
-    run, as it restores what that one drew, is over before most moments of the whole of it.
+    Every second pass uses only the first tenth of each phase. A resumed run may pass through a phase faster than the
+    unbroken run, so most later moments would come too late.
 
     Args:
-        unbroken: what a whole run went through.
-        only: of these phases; there must be one of them.
+        unbroken: the phases of a whole run.
+        only: phases to use; at least one must occur.
     """
     found: dict[str, list[Span]] = {}
     for span in unbroken:
@@ -116,32 +116,32 @@ def moments(rng: random.Random, unbroken: Sequence[Span], only: Sequence[str] = 
 
 
 class Plan:
-    """Hands out the moments of one run after another; those of a run lie in the order in which its phases come."""
+    """Hands out moments run by run; the moments of one run are in the order of its phases."""
 
     def __init__(self, drawn: Iterator[Moment], unbroken: Sequence[Span]) -> None:
         self._drawn = drawn
         self._order = list(dict.fromkeys(span.phase for span in unbroken))
 
     def take(self, count: int) -> list[Moment]:
-        """The next moments, for a run that begins anew."""
+        """Returns the next `count` moments, for a new run."""
         return sorted(itertools.islice(self._drawn, count), key=lambda moment: self._order.index(moment.phase))
 
     def give_back(self, unused: Sequence[Moment]) -> None:
-        """Moments of a run that came to its end before them, for the next run."""
+        """Takes back moments that a run did not reach before its end, for the next run."""
         self._drawn = itertools.chain([moment._replace(occurrence=1) for moment in unused], self._drawn)
 
 
 def wait_for(moment: Moment, path: Path, start: float, is_running: Callable[[], bool]) -> bool:
-    """Waits until a process that notes its phases in `path` is at the moment; False where it ends before.
+    """Waits until a process that writes its phases into `path` reaches the moment; returns False if it ends before.
 
-    A phase that is over sooner than in the unbroken run is left at its end.
+    If the phase ends sooner than in the unbroken run, the end of the phase counts as the moment.
     """
     events: list[Event] = []
     size = 0
     while is_running():
         now, before = time.monotonic(), size
         size = path.stat().st_size if path.exists() else 0
-        if size != before:  # reading takes time, and the process may have but this processor
+        if size != before:  # reading takes time, and the process may have only this core
             events = read_events(path)
         spans = spans_of(events, start, now)
         places = [place for place, span in enumerate(spans) if span.phase == moment.phase]

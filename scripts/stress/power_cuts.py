@@ -1,19 +1,19 @@
-"""Simulated power cuts: does the newest checkpoint that was reported saved come back?
+"""Simulates power cuts and checks that the newest checkpoint reported as saved survives.
 
     python scripts/stress/power_cuts.py                       # five cuts at each of six ages; needs root and Linux
-    python scripts/stress/power_cuts.py --control --trials 1  # the same where nothing is flushed: what cuts destroy
+    python scripts/stress/power_cuts.py --control --trials 1  # without flushing: shows what cuts destroy
 
-Each trial has an ext4 file system of its own, in a file that is mounted through a loop device. The project's writer
-saves three checkpoints there and keeps one. So many seconds (--ages) after the last was reported saved the file is
-copied as it is. What Linux holds in memory and has not written to the file system's device is not in the copy. That is
-then mounted, whereby ext4 replays its journal as after a power cut, and read: the step that was reported, bit by bit,
-and the lines of metrics.jsonl up to it. What a disk itself loses of what it has confirmed is not simulated.
+Each trial has a separate ext4 file system, in a file that is mounted through a loop device. The project's checkpoint
+writer saves three checkpoints there and keeps one. Some seconds (--ages) after the last checkpoint is reported saved,
+the file is copied. Data that Linux holds in memory, not yet written to the device, is not in the copy. Then the copy is
+mounted, so ext4 replays its journal as after a power cut. The reported step must be there bit by bit, and the lines of
+metrics.jsonl up to it. Losses inside a disk, of data that it has confirmed, are not simulated.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import contextlib
 import dataclasses
@@ -42,31 +42,31 @@ POLL_SECONDS = 0.01
 
 @dataclasses.dataclass
 class Trial:
-    """A file system, and when the newest of its checkpoints was reported saved."""
+    """A file system, and the time at which its newest checkpoint was reported saved."""
 
     folder: Path
-    age: float  # seconds after the report at which the power is cut
+    age: float  # seconds from the report to the power cut
     seed: int
-    reported: float = 0.0  # by `time.monotonic`
+    reported: float = 0.0  # `time.monotonic` of the report
     cut_at: float = 0.0
 
     @property
     def image(self) -> Path:
-        """The file system's file."""
+        """The file of the file system."""
         return self.folder / 'image'
 
     @property
     def copy(self) -> Path:
-        """The file as it was when the power was cut."""
+        """The copy of the file at the power cut."""
         return self.folder / 'after'
 
 
 def main() -> None:
-    """Reads the flags, makes the trials in rounds of one for each age, and prints what came back."""
+    """Reads the flags, runs the trials in rounds of one per age, and prints what survived."""
     options = flags.FlagValues()
-    flags.DEFINE_list('ages', list(AGES), 'Seconds from the report to the cut.', flag_values=options)
-    flags.DEFINE_integer('trials', 5, 'Cuts at each age.', lower_bound=1, flag_values=options)
-    flags.DEFINE_bool('control', False, 'Flush nothing, to see what is lost then.', flag_values=options)
+    flags.DEFINE_list('ages', list(AGES), 'Seconds from the report of the save to the cut.', flag_values=options)
+    flags.DEFINE_integer('trials', 5, 'Cuts per age.', lower_bound=1, flag_values=options)
+    flags.DEFINE_bool('control', False, 'Flush nothing, to show what is lost without flushing.', flag_values=options)
     parse_flags(sys.argv, options=options)
     ages = read_ages(options.ages)
     check_system()
@@ -83,18 +83,18 @@ def main() -> None:
 
 
 def read_ages(words: Sequence[str]) -> list[float]:
-    """The ages of --ages; raises InputError where one is no number of seconds."""
+    """Returns the ages of --ages; raises InputError if one is not a number of seconds."""
     try:
         ages = [float(word) for word in words]
     except ValueError:
         ages = []
     if not ages or min(ages) < 0:
-        raise InputError(f'--ages is {",".join(words)!r}; it must be seconds with commas')
+        raise InputError(f'--ages is {",".join(words)!r}; it must be seconds, separated by commas')
     return ages
 
 
 def check_system() -> None:
-    """Raises InputError where no loop device can be mounted."""
+    """Raises InputError if loop devices cannot be mounted."""
     if sys.platform != 'linux' or os.geteuid() != 0:
         raise InputError('simulated power cuts mount file systems: they need Linux and root')
     missing = [name for name in ('mkfs.ext4', 'mount', 'umount') if not shutil.which(name)]
@@ -103,10 +103,10 @@ def check_system() -> None:
 
 
 def run_round(ages: Sequence[float], number: int) -> list[tuple[Trial, str]]:
-    """A trial for each age, side by side, and what is wrong after its cut ('' = nothing)."""
+    """Runs one trial per age at the same time; returns each with its fault after the cut ('' = none)."""
     with tempfile.TemporaryDirectory(prefix='power-cuts-') as name, contextlib.ExitStack() as mounts:
         trials = [Trial(Path(name) / f'{age:g}', age, 1000 * number + place) for place, age in enumerate(ages)]
-        for trial in sorted(trials, key=lambda trial: -trial.age):  # the last one saved is the first one cut
+        for trial in sorted(trials, key=lambda trial: -trial.age):  # the last trial saved is the first one cut
             save_and_report(trial, mounts)
         for trial in sorted(trials, key=lambda trial: trial.reported + trial.age):
             cut(trial)
@@ -118,7 +118,7 @@ def run_round(ages: Sequence[float], number: int) -> list[tuple[Trial, str]]:
 
 
 def save_and_report(trial: Trial, mounts: contextlib.ExitStack) -> None:
-    """Makes and mounts the file system and saves checkpoints on it; each is waited for, as its report is."""
+    """Creates and mounts the file system, and saves checkpoints on it; waits for each save, as a report does."""
     from efficient_attention.config.checkpoint import CheckpointConfig
     from efficient_attention.workdir.checkpoint_writer import Checkpoints
     from efficient_attention.workdir.metrics import MetricsLog
@@ -137,7 +137,7 @@ def save_and_report(trial: Trial, mounts: contextlib.ExitStack) -> None:
 
 
 def cut(trial: Trial) -> None:
-    """Copies the file system's file at the trial's age, again where it changed meanwhile."""
+    """Copies the file system's file at the trial's age; copies again if the file changed meanwhile."""
     while time.monotonic() < trial.reported + trial.age:
         time.sleep(POLL_SECONDS)
     is_torn = True
@@ -148,7 +148,7 @@ def cut(trial: Trial) -> None:
 
 
 def what_is_wrong(trial: Trial) -> str:
-    """What is missing on the file system after the cut; '' where nothing is."""
+    """Returns what is missing on the file system after the cut; '' if nothing is."""
     import jax
     import numpy as np
 
@@ -173,7 +173,7 @@ def what_is_wrong(trial: Trial) -> str:
 
 
 def state_of(trial: Trial, step: int) -> dict[str, Any]:
-    """What a trial saves at a step."""
+    """Returns the state that a trial saves at a step."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -183,7 +183,7 @@ def state_of(trial: Trial, step: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def mounted(image: Path, folder: Path) -> Iterator[Path]:
-    """The folder in which the file system of a file is mounted meanwhile."""
+    """Yields the folder in which the file system of a file is mounted during the block."""
     folder.mkdir()
     run('mount', '-o', 'loop', str(image), str(folder))
     try:
@@ -193,7 +193,7 @@ def mounted(image: Path, folder: Path) -> Iterator[Path]:
 
 
 def run(*command: str) -> None:
-    """Runs a program; raises RunError with what it says where it fails."""
+    """Runs a program; raises RunError with its output if it fails."""
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
         raise RunError(f'{" ".join(command)}: {" ".join(found.stderr.split())}')

@@ -1,18 +1,19 @@
-"""Kills small runs at random moments and compares what they come to with a run that nobody killed.
+"""Kills small runs at random moments and compares their results with an unbroken run.
 
 python scripts/stress/soak.py --workdir runs/soak [--kills 100] [--runs pretraining,memory] [--seed 0]
 
-Each run starts anew in an empty folder and is killed (SIGKILL) three to seven times. The moments are random within each
-phase of an unbroken run in turn: imports, preparation, restoring or drawing the state, compilation, steps, an
-evaluation, a save, its sealing, the end; reading, writing and sealing of an export. The same command then goes to the
-end. Metrics, checkpoints and exports must be those of the unbroken run, bit by bit. The last line is one JSON object;
-the exit code is 1 where something differs. A kill takes some ten seconds; how long all will take is said.
+Each run starts in an empty folder and is killed (SIGKILL) three to seven times. The moments are random within each
+phase of an unbroken run in turn: imports, preparation, restoring or initialising the state, compilation, steps, an
+evaluation, a save and its checksums, the end. An export has the phases reading, writing and checksums. Then the same
+command runs to the end. Metrics, checkpoints and exports must equal the unbroken run's, bit by bit. The last line of
+output is one JSON object; the exit code is 1 if something differs. A kill takes some ten seconds; the expected total
+time is printed.
 """
 
 from efficient_attention.processes.stopping import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take a while
+    catch_stop_signals()  # first, so that a stop during the slow imports is handled
 
 import collections
 import json
@@ -50,34 +51,34 @@ from scripts.stress.phase_moments import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS_EACH = (3, 7)  # of one run, at least and at most
-ENOUGH = 20  # kills of one kind of run, to hit each of its phases
-HANGING_SECONDS = 900.0  # after which a process counts as hanging
+KILLS_EACH = (3, 7)  # fewest and most kills per run
+ENOUGH = 20  # number of kills of one kind of run from which every phase must be hit
+HANGING_SECONDS = 900.0  # a process that runs longer counts as hanging
 KILLED = -9
 
 
 class Ended(NamedTuple):
-    """A process that came to its end, or was killed."""
+    """A process that ended or was killed."""
 
     code: int
-    lines: list[str]  # of its standard error
+    lines: list[str]  # lines of standard error
     start: float
     end: float
     events: list[Event]
 
     @property
     def seconds_to_step(self) -> float:
-        """From its start to the end of its first step; to its own end without one."""
+        """Seconds from the start to the end of the first step; without a step, to the end of the process."""
         begun = [place for place, event in enumerate(self.events) if event.phase == COMPILATION]
         after = [event.time for event in self.events[begun[-1] + 1 :]] if begun else []
         return (after[0] if after else self.end) - self.start
 
 
 def main() -> None:
-    """Reads the flags, kills and compares each kind of run, prints one JSON object."""
+    """Reads the flags, kills and compares each kind of run, and prints one JSON object."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir',), options=options)
-    from scripts.stress.soak_runs import RUNS  # after --help
+    from scripts.stress.soak_runs import RUNS  # late, so that --help is fast
 
     for name in options.runs:
         require(name in RUNS, '--runs', name, f'some of {", ".join(RUNS)}')
@@ -99,22 +100,22 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags of this command."""
+    """Returns the flags of this command."""
     options = flags.FlagValues()
-    define_workdir('Folder of the runs; what is in it is replaced.', options)
-    flags.DEFINE_integer('kills', 100, 'Kills in all.', flag_values=options)
-    flags.DEFINE_list('runs', [], 'Kinds of runs, with commas; all by default.', flag_values=options)
-    flags.DEFINE_integer('seed', 0, 'Of the moments.', flag_values=options)
+    define_workdir('Folder of the runs; its content is replaced.', options)
+    flags.DEFINE_integer('kills', 100, 'Total number of kills.', flag_values=options)
+    flags.DEFINE_list('runs', [], 'Kinds of runs, separated by commas; all by default.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Seed of the moments.', flag_values=options)
     return options
 
 
 def soak(
     name: str, folder: Path, kills: int, rng: random.Random, *fields: str, only: Sequence[str] = NAMED
 ) -> dict[str, Any]:
-    """Kills one kind of run so often; says what the kills hit, how long a start takes and what differs at the end.
+    """Kills one kind of run `kills` times; returns the phases hit, the time until a step, and the final differences.
 
-    `fields` are words of the command line that follow those of the kind, such as --config.train.steps=20; `only` are
-    the phases in which kills come, all by default.
+    `fields` are added to the command line, such as --config.train.steps=20. `only` are the phases in which kills come,
+    by default all.
     """
     from scripts.stress.soak_compare import differences
     from scripts.stress.soak_runs import RUNS
@@ -133,7 +134,7 @@ def soak(
     while hits.total() < kills:
         planned = plan.take(min(rng.randint(*KILLS_EACH), kills - hits.total()))
         hit = killed(command, broken, planned, RUNS[name].goes_on)
-        plan.give_back(planned[len(hit) + 1 :])  # the first after them was tried in vain
+        plan.give_back(planned[len(hit) + 1 :])  # one more was used, but the run ended before it
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():
@@ -152,13 +153,13 @@ def soak(
 
 
 def say_estimate(name: str, kills: int, expected: Ended) -> None:
-    """Says about how long the kills will take: most come after the compilation, and some runs go to their end."""
+    """Prints the approximate time of all kills: most come after compilation, and some runs go to their end."""
     seconds = kills * (0.8 + 1 / statistics.mean(KILLS_EACH)) * (expected.end - expected.start)
     print(f'{name}: {kills} kills take about {seconds / 60:.1f} minutes', file=sys.stderr, flush=True)
 
 
 def killed(command: list[str], workdir: Path, planned: Sequence[Moment], goes_on: bool) -> list[str]:
-    """Starts a command once for each moment and kills it then; returns what it was at. Breaks off at an end."""
+    """Starts a command once per moment and kills it then; returns the phases hit. Stops early if a process ends."""
     hit: list[str] = []
     for moment in planned:
         if workdir.exists() and not goes_on:
@@ -172,29 +173,29 @@ def killed(command: list[str], workdir: Path, planned: Sequence[Moment], goes_on
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What was left half written below a folder, a line each."""
+    """Returns a line per unfinished file or folder left below a folder."""
     return [f'{path} was left behind' for pattern in (PARTIAL, UNFINISHED) for path in folder.rglob(pattern)]
 
 
 def run_to_end(command: list[str], noted: Path) -> Ended:
-    """Runs a command that nobody kills; raises RunError where it fails."""
+    """Runs a command to its end; raises RunError if it fails."""
     ended = run(command, noted, None)
     check_ended(command, ended)
     return ended
 
 
 def check_ended(command: list[str], ended: Ended) -> None:
-    """Raises RunError where a process that was not killed has failed."""
+    """Raises RunError if a process failed without being killed."""
     if ended.code:
         raise RunError(f'{" ".join(command)} ended with exit code {ended.code}: {"; ".join(ended.lines[-3:])}')
 
 
 def run(command: list[str], noted: Path, kill_at: Moment | None) -> Ended:
-    """Runs a command to its end, or kills it at a moment; raises RunError where it hangs.
+    """Runs a command to its end, or kills it at a moment; raises RunError if it hangs.
 
     Args:
         command: program and arguments.
-        noted: file of the phases that it notes.
+        noted: the file into which it writes its phases.
         kill_at: None = never.
     """
     environment, start = noting(noted), time.monotonic()
@@ -215,7 +216,7 @@ def run(command: list[str], noted: Path, kill_at: Moment | None) -> Ended:
 
 
 def kill(process: subprocess.Popen, noted: Path, moment: Moment, start: float) -> None:
-    """Kills a process when it is at the moment, unless it ends before."""
+    """Kills a process at the moment, unless it ends before."""
     if wait_for(moment, noted, start, lambda: process.poll() is None):
         process.kill()
 

@@ -1,4 +1,4 @@
-"""Compares a run that was killed and went on with one that was not: metrics, checkpoints, exported files."""
+"""Compares a killed and resumed run with an unbroken run: metrics, checkpoints, exported files."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,21 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader
 from efficient_attention.workdir.metrics import SPEEDS, read_log, read_metrics
 
-METRICS = 'metrics'  # of the record of a checkpoint
-SUMMARY = 'seeds.json'  # of runs with several seeds
+METRICS = 'metrics'  # key in the record of a checkpoint
+SUMMARY = 'seeds.json'  # file of runs with several seeds
 
 
 def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> list[str]:
-    """What differs between two folders of runs or exports, a line each; [] where nothing does.
+    """Returns the differences between two folders of runs or exports, one line each; [] if there are none.
 
-    Runs are compared by their metrics but for speeds, and by every array of every checkpoint, bit by bit; an export
-    file by file, byte by byte.
+    Runs are compared by their metrics without speeds, and by every array of every checkpoint, bit by bit. Exports are
+    compared file by file, byte by byte.
 
     Args:
-        was_stopped: by a signal. A checkpoint saved in an evaluation does not hold its metrics, which are not
-            compared then.
+        found: the folder to check.
+        expected: the folder of the unbroken run.
+        was_stopped: whether signals stopped the run. A checkpoint saved during an evaluation lacks the metrics of the
+            evaluation, so its metrics are not compared.
     """
     runs = [path.parent for path in expected.rglob('metrics.jsonl')]
     if not runs:
@@ -36,7 +38,7 @@ def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> li
 
 
 def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]:
-    """What differs between two workdirs."""
+    """Returns the differences between two workdirs."""
     lines = metrics_differences(found, expected)
     steps, expected_steps = CheckpointReader(found).steps(), CheckpointReader(expected).steps()
     if steps != expected_steps:
@@ -48,31 +50,31 @@ def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]
 
 
 def metrics_differences(found: Path, expected: Path) -> list[str]:
-    """Lines of metrics.jsonl that are lost, doubled or different; speeds are not compared."""
+    """Returns missing, duplicate and different lines of metrics.jsonl; speeds are not compared."""
     ours, theirs = without_speeds(found), without_speeds(expected)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
-    lines += [f'{found}: metrics {dropped}' for dropped in read_log(found).dropped]  # such as a line that comes twice
+    lines += [f'{found}: metrics {dropped}' for dropped in read_log(found).dropped]  # such as a duplicate line
     if not lines and ours != theirs:
         lines = [f'{found}: {len(ours)} metrics lines, expected {len(theirs)} in another order']
     return lines
 
 
 def without_speeds(workdir: Path) -> list[str]:
-    """The lines of a run's metrics as text that is equal where all numbers but speeds are, NaN included."""
+    """Returns the lines of a run's metrics without speeds, as text; NaN equals NaN."""
     lines = read_metrics(workdir)
     return [json.dumps({name: value for name, value in line.items() if name not in SPEEDS}) for line in lines]
 
 
 def array_differences(found: Path, expected: Path, step: int) -> list[str]:
-    """Names of the arrays of a checkpoint, and fields of its record, that are not the same."""
+    """Returns the names of arrays of a checkpoint, and of fields of its record, that differ."""
     ours, theirs = read_step(found, step), read_step(expected, step)
     names = sorted(set(ours) ^ set(theirs))
     return names + [name for name in ours if name in theirs and not is_same(ours[name], theirs[name])]
 
 
 def read_step(workdir: Path, step: int) -> dict[str, Any]:
-    """{name: array} of the state of a checkpoint, and the metrics of its record as text."""
+    """Returns {name: array} of a checkpoint's state, and the metrics of its record as text."""
     folder = CheckpointReader(workdir).folder / str(step)
     handler = ocp.PyTreeCheckpointHandler()
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder / STATE).tree)
@@ -84,14 +86,14 @@ def read_step(workdir: Path, step: int) -> dict[str, Any]:
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Whether two arrays have the same shape, type and bits, or two texts the same letters."""
+    """Returns whether two arrays have the same shape, dtype and bits, or two texts are equal."""
     if not isinstance(ours, np.ndarray):
         return ours == theirs
     return (ours.shape, ours.dtype, ours.tobytes()) == (theirs.shape, theirs.dtype, theirs.tobytes())
 
 
 def file_differences(found: Path, expected: Path) -> list[str]:
-    """Files that are lost, added or not the same, byte by byte; names relative to the folders."""
+    """Returns missing, additional and different files, compared byte by byte; names are relative to the folders."""
     ours, theirs = files_of(found), files_of(expected)
     lines = [f'{found}: {name} is not expected' for name in sorted(set(ours) - set(theirs))]
     lines += [f'{found}: {name} is missing' for name in sorted(set(theirs) - set(ours))]
@@ -99,6 +101,6 @@ def file_differences(found: Path, expected: Path) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """{path below the folder: content}."""
+    """Returns {path below the folder: content}."""
     files = (path for path in folder.rglob('*') if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

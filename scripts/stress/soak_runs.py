@@ -1,7 +1,7 @@
-"""The small runs that `scripts/stress/soak.py` kills: their files, and the commands that train them in some seconds.
+"""The small runs that `scripts/stress/soak.py` kills: their input files, and commands that train for a few seconds.
 
-Each is a config of `configs/` made small, on made-up text, and draws random numbers wherever the project can: dropout,
-masks, order of the rows, FAVOR+ features, hashes of LSH.
+Each is a small version of a config of `configs/` on artificial text. It uses random numbers wherever the project can:
+dropout, masks, order of rows, FAVOR+ features, LSH hashes.
 """
 
 import subprocess
@@ -24,15 +24,15 @@ ROWS = ['train.batch_size=8', 'eval.batch_size=8', 'optimizer.warmup_steps=5']
 
 
 class SoakRun(NamedTuple):
-    """A small run: what it reads, and the command that makes `workdir` from it."""
+    """A small run: a function that writes its input files, and the command that trains it in `workdir`."""
 
-    write_files: Callable[[Path], None]  # into a folder
-    command: Callable[[Path, Path], list[str]]  # of that folder and the workdir
-    goes_on: bool = True  # whether the command may be given again where there is a workdir; else that one must be whole
+    write_files: Callable[[Path], None]  # argument: the folder
+    command: Callable[[Path, Path], list[str]]  # arguments: the folder and the workdir
+    goes_on: bool = True  # whether the command resumes an existing workdir; else existing output must be complete
 
 
 def write_text(folder: Path) -> None:
-    """Writes text.txt: 200 paragraphs of made-up sentences."""
+    """Writes text.txt: 200 paragraphs of artificial sentences."""
     rng = np.random.default_rng(0)
     sentences = [' '.join(rng.choice(WORDS, rng.integers(4, 9))).capitalize() + '.' for _ in range(1600)]
     paragraphs = [' '.join(sentences[first : first + 8]) for first in range(0, len(sentences), 8)]
@@ -40,7 +40,7 @@ def write_text(folder: Path) -> None:
 
 
 def write_table(folder: Path) -> None:
-    """Writes vocab.txt, train.tsv and dev.tsv: texts labelled by which of two words they hold."""
+    """Writes vocab.txt, train.tsv and dev.tsv: the label of a text is one of two words in it."""
     rng = np.random.default_rng(0)
     (folder / 'vocab.txt').write_text('\n'.join([*SPECIALS, *WORDS, GOOD, BAD]) + '\n', encoding='utf-8')
     for split, count in {'train': 160, 'dev': 24}.items():
@@ -52,7 +52,7 @@ def write_table(folder: Path) -> None:
 
 
 def pretraining(folder: Path, workdir: Path) -> list[str]:
-    """Masked words and next sentences with FAVOR+ attention, its features drawn anew every 7 steps."""
+    """Returns the command of masked-LM and NSP with FAVOR+ attention, whose features are resampled every 7 steps."""
     fields = [f'data.source=text:{folder}/text.txt#paragraphs', f'data.cache={workdir}/cache', 'data.held_out=0.2']
     fields += ['data.tokenizer=train:wordpiece', 'data.vocab_size=80', 'data.length=32', 'data.pairs=nsp']
     fields += ['data.max_masked=5', 'model.attention=favor(16)', 'model.attention_redraw_steps=7', 'train.steps=40']
@@ -60,18 +60,18 @@ def pretraining(folder: Path, workdir: Path) -> list[str]:
 
 
 def memory(folder: Path, workdir: Path) -> list[str]:
-    """A language model of bytes with Transformer-XL memory, which a checkpoint must hold."""
+    """Returns the command of a byte language model with Transformer-XL memory, which checkpoints must include."""
     return language_modelling(folder, workdir, ['model.memory_length=16', 'data.length=16'], 'transformer_xl')
 
 
 def lsh(folder: Path, workdir: Path) -> list[str]:
-    """A language model of bytes with LSH attention, its hashes drawn anew in each step."""
+    """Returns the command of a byte language model with LSH attention, whose hashes are resampled in each step."""
     fields = ['model.attention=lsh(8, 2, causal=True)', 'data.length=32', 'eval.context=16']
     return language_modelling(folder, workdir, fields, 'lsh')
 
 
 def language_modelling(folder: Path, workdir: Path, fields: list[str], mechanism: str) -> list[str]:
-    """The command of a language model of bytes from the text in the folder."""
+    """Returns the command of a byte language model on the text in the folder."""
     fields = [f'data.source=text:{folder}/text.txt#paragraphs', f'data.cache={workdir}/cache', *fields]
     fields += ['data.held_out=0.1', 'data.test=0', 'train.steps=40', 'checkpoint.keep_best=1']
     config = f'configs/lm/enwik8_small.py:{mechanism}'
@@ -79,14 +79,17 @@ def language_modelling(folder: Path, workdir: Path, fields: list[str], mechanism
 
 
 def fine_tuning(folder: Path, workdir: Path) -> list[str]:
-    """A classifier with two seeds; stops early after two evaluations that are no better, and keeps the best."""
+    """Returns the command of a classifier with two seeds.
+
+    Each run stops early after two evaluations without improvement, and keeps the best checkpoint.
+    """
     fields = [*classifier_fields(folder), 'train.early_stop=2', 'checkpoint.keep_best=1']
     command = training('configs/finetune/table.py', workdir, fields)
     return [command[0], 'scripts/train_seeds.py', '--seeds=0,1', *command[2:]]
 
 
 def classifier_fields(folder: Path) -> list[str]:
-    """The fields of a small classifier of the texts in the folder."""
+    """Returns the config fields of a small classifier of the texts in the folder."""
     fields = [f'examples.train={folder}/train.tsv', f'examples.dev={folder}/dev.tsv', 'examples.epochs=2']
     fields += [f'data.tokenizer={folder}/vocab.txt', 'data.length=16', 'model.vocab_size=27', 'model.max_length=16']
     fields += ['optimizer.learning_rate=5e-3', 'examples.buckets=(8, 16)']
@@ -94,19 +97,19 @@ def classifier_fields(folder: Path) -> list[str]:
 
 
 def write_model(folder: Path) -> None:
-    """Trains one of the classifiers for a step: a run in `model`."""
+    """Trains one of the classifiers for one step, into the folder `model`."""
     write_table(folder)
     command = training('configs/finetune/table.py', folder / 'model', [*classifier_fields(folder), 'train.steps=1'])
     subprocess.run(child_command(command), cwd=ROOT, check=True, capture_output=True)
 
 
 def export(folder: Path, output: Path) -> list[str]:
-    """The export of that run as a folder of Hugging Face's form."""
+    """Returns the command that exports this run to a Hugging Face folder."""
     return [sys.executable, 'scripts/convert.py', f'--model={folder}/model', f'--output={output}']
 
 
 def training(config: str, workdir: Path, fields: list[str]) -> list[str]:
-    """The command that trains a config with these fields."""
+    """Returns the command that trains a config with these fields."""
     return [
         sys.executable,
         'train.py',

@@ -1,4 +1,4 @@
-"""Judges how a stopped run has ended: what it said, its exit code, its seconds, what is saved (docs/reliability.md)."""
+"""Judges how a stopped run ended: output, exit code, duration and saved steps, against docs/reliability.md."""
 
 import re
 import signal
@@ -13,42 +13,42 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader, labe
 from efficient_attention.workdir.seal import damage
 from scripts.stress.phase_moments import BESIDE, START, Event, phase_at
 
-MOST_SECONDS = 5.0  # beyond the step, the batch of an evaluation or the save under way
-STEPS_BEHIND = 2  # that the device may have been given before the signal
+MOST_SECONDS = 5.0  # after the step, evaluation batch or save that was under way
+STEPS_BEHIND = 2  # steps that may already be dispatched to the device at the signal
 SAVED = re.compile(r'stopped after step (\d+), which is saved; the same command goes on from there')
 BEGUN = re.compile(r'[\d,]+ parameters on .*; (?:new run in |resumed at step (\d+) in )')
-PROGRESS = re.compile(  # what a run says that nobody stops
+PROGRESS = re.compile(  # lines that a run prints without a stop
     r'allocator: |preparing |attention: |step \d+/\d+  loss |step \d+ held out: \w|[\d,]+ parameters on '
 )
 BEFORE_THE_FIRST_STEP = (phases.IMPORTS, phases.PREPARATION, phases.RESTORING, phases.COMPILATION)
 
 
 class Ending(NamedTuple):
-    """A process that got a signal, and what it was before and after."""
+    """A process that got a signal, with its state before and after."""
 
     number: signal.Signals
-    start: float  # seconds of the machine's clock, as in all times here
+    start: float  # seconds of the machine's clock, as all times here
     sent: float
     end: float
-    code: int  # negative: killed by the signal of that number
-    lines: list[str]  # of its standard error
+    code: int  # negative: killed by the signal of this number
+    lines: list[str]  # lines of standard error
     events: list[Event]
-    before: int | None  # the newest saved step when it began
-    after: int | None  # and when it had ended
+    before: int | None  # newest saved step at the start
+    after: int | None  # newest saved step at the end
 
     @property
     def phase(self) -> str:
-        """What it was at when the signal came."""
+        """The phase at the moment of the signal."""
         return phase_at(self.events, self.sent)
 
     @property
     def beyond(self) -> float:
-        """Seconds from the end of what was under way at the signal to its own end."""
+        """Seconds from the end of the work that was under way at the signal to the end of the process."""
         return self.end - min(max(self.sent, under_way_until(self.events, self.sent)), self.end)
 
 
 def under_way_until(events: Sequence[Event], sent: float) -> float:
-    """When the step, the batch of an evaluation or the save was done that was under way; `sent` where none was."""
+    """Returns the end of the step, evaluation batch or save that was under way; `sent` if there was none."""
     phase = phase_at(events, sent)
     later = [event for event in events if event.time > sent]
     if phase in (phases.SAVE, phases.SEALING):
@@ -61,17 +61,17 @@ def under_way_until(events: Sequence[Event], sent: float) -> float:
 
 
 def newest_saved(workdir: Path) -> int | None:
-    """The newest step of a run that counts as saved; None where there is none."""
+    """Returns the newest saved step of a run; None if there is none."""
     return CheckpointReader(workdir).latest_step() if (workdir / 'checkpoints').is_dir() else None
 
 
 def faults(ending: Ending, workdir: Path, last_step: int) -> list[str]:
-    """What is not as documented, in a few words each; [] for a clean stop.
+    """Returns deviations from the documented behaviour, in a few words each; [] for a clean stop.
 
     Args:
-        ending: of a run in `workdir`, which nothing has changed since.
-        workdir: of the run.
-        last_step: of the whole run.
+        ending: a stop of the run in `workdir`, which is unchanged since.
+        workdir: the workdir of the run.
+        last_step: the last step of the whole run.
     """
     found = [f'{ending.beyond:.1f} s after what was under way'] if ending.beyond > MOST_SECONDS else []
     if ending.phase == START:
@@ -83,7 +83,7 @@ def faults(ending: Ending, workdir: Path, last_step: int) -> list[str]:
 
 
 def codes(ending: Ending, last_step: int) -> tuple[int, ...]:
-    """The exit codes that the phase allows. A run whose last steps were under way may end as it would have."""
+    """Returns the exit codes that the phase allows; a run that was at its last steps may also end normally."""
     nothing = ExitCode.INTERRUPTED if ending.number == signal.SIGINT else ExitCode.TERMINATED
     is_last = ending.phase == phases.END or step_at(ending) + STEPS_BEHIND >= last_step
     done = (ExitCode.DONE,) if is_last and ending.after == last_step else ()
@@ -94,7 +94,7 @@ def codes(ending: Ending, last_step: int) -> tuple[int, ...]:
 
 
 def faults_of_lines(ending: Ending) -> list[str]:
-    """Whether one line says that it was stopped, the last one, and no other says what an unbroken run does not."""
+    """Returns faults of the output: only the last line may report the stop, and no line may be unexpected."""
     stops = [line for line in ending.lines if line == line_of(ending.number) or SAVED.fullmatch(line)]
     others = [line for line in ending.lines if line not in stops and not PROGRESS.match(line)]
     found = [f'said: {line[:200]}' for line in others]
@@ -108,7 +108,10 @@ def faults_of_lines(ending: Ending) -> list[str]:
 
 
 def faults_of_steps(ending: Ending, workdir: Path) -> list[str]:
-    """Whether the step of the stop is saved, undamaged and that of the signal, and nothing saved before is lost."""
+    """Returns faults of the saved steps.
+
+    The step of the stop must be saved, undamaged and the step at the signal. No step saved before may be lost.
+    """
     found = [begun for line in ending.lines if (begun := BEGUN.match(line))]
     begun = [
         f'it went on from step {line[1]}, and {ending.before} was saved' for line in found if not goes(line, ending)
@@ -127,11 +130,11 @@ def faults_of_steps(ending: Ending, workdir: Path) -> list[str]:
 
 
 def step_at(ending: Ending) -> int:
-    """The step that was under way at the signal; 0 before the first one."""
+    """Returns the step that was under way at the signal; 0 before the first step."""
     begun = [event for event in ending.events if event.time <= ending.sent and event.phase not in BESIDE]
     return begun[-1].step if begun else 0
 
 
 def goes(begun: re.Match[str], ending: Ending) -> bool:
-    """Whether a run says that it goes on from the newest step that was saved before."""
+    """Returns whether a run reports that it resumes from the newest step saved before."""
     return (int(begun[1]) if begun[1] else None) == ending.before

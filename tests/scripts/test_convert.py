@@ -59,13 +59,13 @@ def test_a_longer_model(call, tmp_path: Path):
 def test_codes_that_become_floats_are_said(call, tmp_path: Path):
     assert call(FIXTURES / 'bert_1', '--quantize', 'int8')[0] == 0
     assert 'codes are written as' not in call.printed
-    assert f', from {FIXTURES / "bert_1"}\n' in call.printed and ' most is lost by ' in call.printed
+    assert f', from {FIXTURES / "bert_1"}\n' in call.printed and 'largest relative error of ' in call.printed
     (tmp_path / 'out').rename(tmp_path / 'codes')
     assert call(tmp_path / 'codes', '--small')[0] == 0
     assert 'codes are written as' not in call.printed  # they stay
     (tmp_path / 'out').rename(tmp_path / 'again')
     assert call(tmp_path / 'codes')[0] == 0
-    assert 'its codes are written as the floats that they stand for; --small keeps them' in call.printed
+    assert '8-bit codes are written as floats; --small keeps the codes' in call.printed
     assert 'bytes as float32 before' in call.printed
 
 
@@ -85,16 +85,16 @@ def test_zeros_are_counted(call, tmp_path: Path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (('--low_rank', '0.5', '--ranks', 'up=3'), 'error: --low_rank chooses ranks, and --ranks names them'),
-        (('--weigh_rows', '9'), 'error: --weigh_rows says how many rows --weigh reads; it needs --weigh'),
-        (('--weigh', 'inputs'), 'error: --weigh says how factors are found; it needs --low_rank or --ranks'),
+        (('--low_rank', '0.5', '--ranks', 'up=3'), 'error: --low_rank and --ranks both set ranks'),
+        (('--weigh_rows', '9'), 'error: --weigh_rows is the number of rows that --weigh reads; it needs --weigh'),
+        (('--weigh', 'inputs'), 'error: --weigh changes how factors are computed; it needs --low_rank or --ranks'),
         (
             ('--weigh', 'inputs', '--ranks', 'up=3'),
             'error: --weigh reads the training rows of a fine-tuning',
         ),
-        (('--small', '--compressed'), "error: --small is this project's own form, and --compressed that of"),
+        (('--small', '--compressed'), "error: --small writes this project's compact format, --compressed the"),
         (('--compressed',), "error: model.quantization is 'none'; the format compressed-tensors (--compressed) needs"),
-        (('--float_layers', 'down'), 'error: --float_layers names layers that --quantize leaves as they are'),
+        (('--float_layers', 'down'), 'error: --float_layers excludes layers from --quantize'),
         (('--shrink',), 'error: nothing to shrink: in no layer is a whole head or feed-forward unit zero'),
         (('--length', '8'), 'error: 8 positions; the model has 24 already'),
         (('--length', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),

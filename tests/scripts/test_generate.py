@@ -83,7 +83,7 @@ def test_a_beam_search_prints_each_text_behind_its_log_probability(call):
 @pytest.mark.parametrize(
     'options, line',
     [
-        ({'beams': '2', 'top_p': '0.5'}, '--top_p is 0.5; nothing is drawn with --beams'),
+        ({'beams': '2', 'top_p': '0.5'}, '--top_p is 0.5; nothing is sampled with --beams'),
         ({'best': '2'}, '--best is 2; it needs --beams'),
         ({'beams': '2', 'best': '3'}, 'best is 3; it must be 1 to 2, the beams'),
     ],

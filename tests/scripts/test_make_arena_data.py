@@ -26,4 +26,4 @@ def test_a_bad_set_is_one_line(tmp_path: Path):
     found = run('--output', str(tmp_path), '--train', 'chess')
     assert (found.returncode, found.stderr.count('\n')) == (2, 1)
     assert found.stderr.startswith("error: --train is 'chess'; known kinds of rows: listops")
-    assert 'name a set of rows for one of them' in run('--output', str(tmp_path)).stderr
+    assert 'give a dataset for at least one of them' in run('--output', str(tmp_path)).stderr

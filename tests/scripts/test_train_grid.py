@@ -92,7 +92,7 @@ def test_cells_seeds_rates_and_files(train_grid: Run, asked: dict[str, Any], tmp
 def test_a_table_is_written_though_a_row_has_no_yardsticks(train_grid: Run, tmp_path: Path):
     where = tmp_path / 'nowhere'
     code, _, errors = train_grid('--columns=full', f'--config.examples.test=imdb:folder={where}')
-    assert code == 1 and errors.endswith('error: no yardsticks of listops_short\n') and str(where) in errors
+    assert code == 1 and errors.endswith('error: no baselines for listops_short\n') and str(where) in errors
     content = json.loads((tmp_path / 'grid' / 'grid.json').read_text())
     assert content['cells'] == {'listops_short': {'full': CELL}} and content['yardsticks'] == {}
 

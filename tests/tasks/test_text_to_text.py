@@ -283,7 +283,7 @@ def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
 @pytest.mark.parametrize(
     'fields, said',
     [
-        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 sets; several'),
+        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 datasets; write several'),
         ({'model.vocab_size': 24, 'data.vocab_size': 24, 'pairs.start': '<go>'}, "^pairs.start is '<go>'"),
         ({'pairs.train': 'lines:none.de,none.en'}, "^pairs.train: no file matches 'none.de'$"),
     ],

@@ -1,1 +1,1 @@
-"""Labelled tasks as pairs of texts: questions and labels in words, scored by each task's official metrics."""
+"""Labelled tasks as text-to-text pairs: inputs and labels in words, scored by the official metrics of each task."""

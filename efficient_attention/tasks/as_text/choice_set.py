@@ -1,6 +1,7 @@
-"""Multiple choice as text: the question, its choices by number and the context, to the number's name; accuracy.
+"""Multiple choice as text: the source has question, choices and context; the target is 'choice1', 'choice2' and so on.
 
-The form is that of T5's COPA (Raffel et al. 2019, arXiv 1910.10683, appendix D): 'choice1: ... choice2: ...'.
+The form is T5's form of COPA (Raffel et al. 2019, arXiv 1910.10683, appendix D): 'choice1: ... choice2: ...'. The
+metric is accuracy.
 """
 
 import dataclasses
@@ -24,11 +25,11 @@ FORMATS = ('swag', 'race', 'table')
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceSet(ScoredSet[ChoiceQuestion]):
-    """Questions with several answers to choose from.
+    """A multiple-choice dataset as text-to-text pairs.
 
     Attributes:
         format: 'swag', 'race' or 'table'.
-        columns: of a table: of the text, and of the question where there is one.
+        columns: for a table, the text column and, if there is one, the question column.
     """
 
     format: str
@@ -58,7 +59,7 @@ class ChoiceSet(ScoredSet[ChoiceQuestion]):
         return ' '.join(['choices', self.format, digest, *names, *self.columns])
 
     def pair(self, example: ChoiceQuestion) -> TextPair:
-        """See `ScoredSet`; the context comes last, so that a source that is too long loses the end of it alone."""
+        """See `ScoredSet`. The context comes last, so truncating a long source only cuts the end of the context."""
         question = [f'question: {example.question}'] if example.question else []
         choices = [f'{word(number)}: {choice}' for number, choice in enumerate(example.choices)]
         source = ' '.join([self.name, *question, *choices, f'context: {example.context}'])
@@ -73,7 +74,11 @@ class ChoiceSet(ScoredSet[ChoiceQuestion]):
 
 
 def make_choice_set(text: str, field: str, rest: str) -> ChoiceSet:
-    """The set of '<format>:<files>[#<text column>[,<question column>]]'; raises InputError where it is none."""
+    """Returns the dataset that '<format>:<files>[#<text column>[,<question column>]]' describes.
+
+    Raises:
+        InputError: the text does not have this form, or names columns for a format other than 'table'.
+    """
     form, _, place = rest.partition(':')
     files, _, names = place.partition('#')
     columns = tuple(name.strip() for name in names.split(',')) if names else ()
@@ -86,5 +91,5 @@ def make_choice_set(text: str, field: str, rest: str) -> ChoiceSet:
 
 
 def word(number: int) -> str:
-    """How a choice is called, the first one choice1."""
+    """Returns the name of a choice in sources and targets: number 0 is 'choice1'."""
     return f'choice{number + 1}'

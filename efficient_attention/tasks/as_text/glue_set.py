@@ -1,7 +1,7 @@
-"""GLUE's tasks as text: T5's sources ('sst2 sentence: ...'), labels as words, official metrics.
+"""GLUE tasks as text-to-text pairs: T5's source texts ('sst2 sentence: ...'), labels as words, official metrics.
 
-Source: Raffel et al. 2019, arXiv 1910.10683, section 2.4 and appendix D; the texts of a pair stand in the order of
-their names, as in T5's released code.
+Source: Raffel et al. 2019, arXiv 1910.10683, section 2.4 and appendix D. As in T5's released code, the texts of a pair
+are sorted by their names.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from efficient_attention.tasks.as_text.scored_set import ScoredSet, label_number
 from efficient_attention.tasks.metrics.glue import METRICS
 
 SENTENCES, PREMISE = ('sentence1', 'sentence2'), ('premise', 'hypothesis')
-# task: the names of its texts, and its labels as words in the order of `GlueTask.labels`; () = a number
+# task: (names of its texts, its labels as words in the order of `GlueTask.labels`); no labels = the target is a number
 FORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'cola': (('sentence',), ('unacceptable', 'acceptable')),
     'sst2': (('sentence',), ('negative', 'positive')),
@@ -36,14 +36,14 @@ FORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'wnli': (SENTENCES, ('not_entailment', 'entailment')),
     'ax': (PREMISE, INFERENCE),
 }
-CALLED = {'ax': 'mnli'}  # in sources: the diagnostic set asks what MNLI asks
-STEPS_PER_POINT = 5  # STS-B's numbers are written as multiples of 0.2
-NO_NUMBER = -1.0  # of a text that is no number; below all of STS-B's
+CALLED = {'ax': 'mnli'}  # task name in source texts: the diagnostic set has MNLI's labels and uses MNLI's name
+STEPS_PER_POINT = 5  # STS-B's scores are written as multiples of 0.2
+NO_NUMBER = -1.0  # stands for a generated text that is not a number; lower than every STS-B score
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueSet(ScoredSet[LabelledText]):
-    """A task of GLUE; `task` is one of `FORMS`."""
+    """A GLUE task as text-to-text pairs; `task` is one of `FORMS`."""
 
     task: str
     faults: list[str] = dataclasses.field(default_factory=list, compare=False)  # broken rows of official files
@@ -86,14 +86,14 @@ class GlueSet(ScoredSet[LabelledText]):
         return TextPair(source, target, example.where)
 
     def number(self, example: LabelledText) -> int:
-        """The number of an example's label; raises InputError where the task has no such label."""
+        """Returns the index of an example's label; raises InputError if the task has no such label."""
         labels = glue_task(self.task).labels
         if example.label not in labels:
             raise InputError(f'{example.where}: label {example.label!r} is not among {", ".join(labels)}')
         return labels.index(example.label)
 
     def scores(self, examples: Sequence[LabelledText], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredSet`; those of mismatched and diagnostic files apart, with their names at the end."""
+        """See `ScoredSet`. Mismatched and diagnostic files are scored separately, with the subset's name as suffix."""
         found: dict[str, float] = {}
         for subset in dict.fromkeys(example.subset for example in examples):
             rows = [row for row, example in enumerate(examples) if example.subset == subset]
@@ -104,7 +104,7 @@ class GlueSet(ScoredSet[LabelledText]):
         return found
 
     def numbers(self, examples: Sequence[LabelledText], texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The right labels, or numbers, and those that were written."""
+        """Returns the expected and the generated labels as indices, or as numbers for STS-B."""
         words = FORMS[self.task][1]
         if not words:
             expected = np.array([number_of(example) for example in examples])
@@ -114,7 +114,7 @@ class GlueSet(ScoredSet[LabelledText]):
 
 
 def make_glue_set(text: str, field: str, rest: str) -> GlueSet:
-    """The set of '<task>:<files>'; raises InputError where there is no such task, or no file is named."""
+    """Returns the dataset of '<task>:<files>'; raises InputError if the task is unknown or no file is named."""
     task, _, files = rest.partition(':')
     if task not in FORMS or not files.strip():
         raise InputError(f'{field} has the set {text!r}; it is glue:<task>:<files>, the task one of {", ".join(FORMS)}')
@@ -122,12 +122,12 @@ def make_glue_set(text: str, field: str, rest: str) -> GlueSet:
 
 
 def written_number(value: float) -> str:
-    """A number as a text, the nearest multiple of 0.2, as T5 has it."""
+    """Returns a number as text, rounded to the nearest multiple of 0.2 as in T5."""
     return f'{round(value * STEPS_PER_POINT) / STEPS_PER_POINT:.1f}'
 
 
 def read_number(text: str) -> float:
-    """The number that a text is; `NO_NUMBER` where it is none."""
+    """Returns the finite number that a text spells, or `NO_NUMBER` if the text spells none."""
     try:
         value = float(without_spaces(text))
     except ValueError:

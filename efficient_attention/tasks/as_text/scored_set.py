@@ -1,4 +1,4 @@
-"""The interface of a set of pairs whose targets are answers that a task's own metrics score."""
+"""The interface of a text-to-text dataset whose generated answers are scored by the official metrics of its task."""
 
 import abc
 import dataclasses
@@ -12,18 +12,18 @@ from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.errors import InputError
 
 Example = TypeVar('Example')
-SPLITS = {'pairs.train': 'train', 'pairs.held_out': 'dev'}  # of the readers; any other field is a test split
-NO_LABEL = -1  # the number of an answer that is none of three or more labels
+SPLITS = {'pairs.train': 'train', 'pairs.held_out': 'dev'}  # config field: split of the file readers; others: 'test'
+NO_LABEL = -1  # index of a generated text that matches no label, if there are three or more labels
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoredSet(abc.ABC, Generic[Example]):
-    """Labelled examples as pairs: `read` and `digest` as those of `PairSet`.
+    """A labelled dataset as text-to-text pairs; `read` and `digest` have the same meaning as in `PairSet`.
 
     Attributes:
-        text: of the set in the config.
-        field: of the config, for messages.
-        files: a path or glob, several with commas.
+        text: the config text that describes the dataset.
+        field: the config field that holds the text, for messages.
+        files: a path or glob, or several separated by commas.
     """
 
     text: str
@@ -33,54 +33,55 @@ class ScoredSet(abc.ABC, Generic[Example]):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What the names of its scores begin with; sets of one name are scored together."""
+        """The prefix of the dataset's score names; datasets with the same name are scored together."""
 
     @functools.cached_property
     @abc.abstractmethod
     def examples(self) -> Sequence[Example]:
-        """The examples in their order; raises InputError where a file does not serve or a label is missing."""
+        """The examples in file order; raises InputError if a file is bad or a label is missing."""
 
     @abc.abstractmethod
     def pair(self, example: Example) -> TextPair:
-        """An example as a source and a target."""
+        """Returns an example as a source text and a target text."""
 
     @abc.abstractmethod
     def digest(self) -> str:
-        """What the examples follow from: the content of the files, and how they are read."""
+        """Returns a text that identifies the examples: digests of the files, and how the files are read."""
 
     @abc.abstractmethod
     def scores(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-        """The task's official metrics of what was written for each example."""
+        """Returns the official metrics of the task for the text generated for each example."""
 
     @property
     def split(self) -> str:
-        """'train', 'dev' or 'test', as the readers of labelled files know them."""
+        """The split that the readers of labelled files read: 'train', 'dev' or 'test'."""
         return SPLITS.get(self.field, 'test')
 
     @property
     def notes(self) -> list[str]:
-        """What happened to the files' rows that a user should know, a line each."""
+        """Warnings about the rows of the files, one line each."""
         return []
 
     def read(self) -> Iterator[TextPair]:
-        """The examples as pairs."""
+        """Yields the examples as text pairs."""
         return map(self.pair, self.examples)
 
     def no_answer(self, where: str) -> InputError:
-        """What to raise about an example that cannot be scored."""
+        """Returns the error to raise for an example without a label."""
         return InputError(f'{where}: no label or answer, which {self.field} needs to train on or to score by')
 
 
 def label_numbers(texts: Sequence[str], words: Sequence[str], expected: np.ndarray) -> np.ndarray:
-    """The numbers of the labels that were written, int64; a text that is no label counts as wrong.
+    """Returns the label index of each generated text, int64 [examples]; a text that matches no label counts as wrong.
 
-    Of two labels it counts as the wrong one, as T5's scores have it (`f1_score_with_invalid`), so that no metric gains
-    by it; of more as a label of its own, `NO_LABEL`. Spaces do not count: some tokenizers put them around marks.
+    With two labels, such a text gets the index of the wrong label, as in T5's `f1_score_with_invalid`. So no metric
+    gains from an invalid text. With three or more labels, such a text gets the index `NO_LABEL`. Spaces are ignored,
+    because some tokenizers put spaces around punctuation.
 
     Args:
-        texts: what was written.
-        words: the labels, by number.
-        expected: the numbers of the right labels.
+        texts: the generated texts.
+        words: the labels as words, by index.
+        expected: the indices of the right labels.
     """
     known = {without_spaces(word): number for number, word in enumerate(words)}
     others = 1 - expected if len(words) == 2 else np.full(len(expected), NO_LABEL)
@@ -89,5 +90,5 @@ def label_numbers(texts: Sequence[str], words: Sequence[str], expected: np.ndarr
 
 
 def without_spaces(text: str) -> str:
-    """A text's characters without spaces, tabs and line ends."""
+    """Returns a text without spaces, tabs and line ends."""
     return ''.join(text.split())

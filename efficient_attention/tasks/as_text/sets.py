@@ -1,4 +1,4 @@
-"""From a config's text to its sets of pairs, those of labelled tasks among them, and the scores of what was written."""
+"""Parses text-to-text datasets from config text, and scores generated texts by the metrics of their datasets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,12 +20,15 @@ FORMS = ('glue:<task>:<files>', 'squad:<files>', 'choices:<swag|race|table>:<fil
 
 
 def parse_any_sets(text: str, field: str) -> list[AnySet]:
-    """The sets of a config's text, which `field` names in messages; raises InputError where one is of no known form."""
+    """Returns the datasets of a config text, separated by ';'; raises InputError if a form is unknown.
+
+    `field` is the config field, for messages.
+    """
     return [parse_any_set(part.strip(), field) for part in text.split(';') if part.strip()]
 
 
 def parse_any_set(text: str, field: str) -> AnySet:
-    """The set that a text such as 'glue:sst2:dev.tsv' means; raises InputError as `parse_any_sets`."""
+    """Returns the dataset that a text such as 'glue:sst2:dev.tsv' describes; raises InputError for unknown forms."""
     kind, _, rest = text.partition(':')
     return MAKERS[kind](text, field, rest) if kind in MAKERS else parse_set(text, field, FORMS)
 
@@ -33,14 +36,15 @@ def parse_any_set(text: str, field: str) -> AnySet:
 def written_scores(
     sets: Sequence[AnySet], pairs: Sequence[Sequence[TextPair]], written: Sequence[Mapping[int, str]]
 ) -> dict[str, float | str]:
-    """The scores of what was written, by the official metrics of each task, and BLEU and the like of all other sets.
+    """Returns the scores of generated texts: official metrics of labelled tasks, translation scores of all other pairs.
 
-    Sets of one task are scored together. The names of a task's scores begin with its own.
+    Datasets of one task are scored together, and the task's name is the prefix of its score names. Pairs without a task
+    get BLEU, chrF and exact match, all together.
 
     Args:
-        sets: of a split.
-        pairs: of each set.
-        written: for each set what was written, by the number of the pair; the other pairs are not scored.
+        sets: the datasets of a split.
+        pairs: the pairs of each dataset.
+        written: for each dataset the generated text by pair index; pairs without a generated text are not scored.
     """
     tasks: dict[str, tuple[ScoredSet[Any], list[Any], list[str]]] = {}
     plain: list[tuple[str, str]] = []

@@ -1,4 +1,7 @@
-"""SQuAD as text: 'question: ... context: ...' to the answer's own words, scored against all answers (1.1 and 2.0)."""
+"""SQuAD as text-to-text pairs: the source is 'question: ... context: ...', the target is the answer's text.
+
+Generated answers get the scores of SQuAD 1.1 or 2.0.
+"""
 
 import dataclasses
 import functools
@@ -12,12 +15,12 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.as_text.scored_set import ScoredSet, without_spaces
 from efficient_attention.tasks.metrics.squad import squad2_scores, squad_scores
 
-UNANSWERABLE = 'unanswerable'  # what is written of a question without an answer (SQuAD 2.0)
+UNANSWERABLE = 'unanswerable'  # target of a question without an answer (SQuAD 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class SquadSet(ScoredSet[Question]):
-    """Questions on texts; `files` may have selections, see data/examples/selections.py."""
+    """SQuAD questions as text-to-text pairs; `files` may select a part of a file, see data/examples/selections.py."""
 
     @property
     def name(self) -> str:
@@ -36,13 +39,13 @@ class SquadSet(ScoredSet[Question]):
         return ' '.join(['squad', *digests, *selections])
 
     def pair(self, example: Question) -> TextPair:
-        """See `ScoredSet`; the context comes last, so that a source that is too long loses the end of it alone."""
+        """See `ScoredSet`. The context comes last, so truncating a long source only cuts the end of the context."""
         answer = example.training_answer
         target = UNANSWERABLE if answer is None else answer.text
         return TextPair(f'question: {example.question} context: {example.context}', target, example.place)
 
     def scores(self, examples: Sequence[Question], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredSet`; version 2.0's where a question has no answer, else version 1.1's."""
+        """See `ScoredSet`. Returns SQuAD 2.0's scores if any question has no answer, otherwise SQuAD 1.1's scores."""
         golds = [tuple(answer.text for answer in example.answers or ()) for example in examples]
         if all(golds):
             return squad_scores(texts, golds)
@@ -50,7 +53,7 @@ class SquadSet(ScoredSet[Question]):
 
 
 def make_squad_set(text: str, field: str, rest: str) -> SquadSet:
-    """The set of '<files>'; raises InputError where no file is named."""
+    """Returns the dataset of '<files>'; raises InputError if no file is named."""
     if not rest.strip():
         raise InputError(f'{field} has the set {text!r}; it is squad:<files>')
     return SquadSet(text, field, rest)

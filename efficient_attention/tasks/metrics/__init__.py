@@ -1,1 +1,1 @@
-"""Official scores of predictions, one file for each benchmark."""
+"""Official scores of predictions, one file per benchmark."""

@@ -1,38 +1,39 @@
-"""Entities in sequences of tags, and their F1 as CoNLL's evaluation script (conlleval) counts it."""
+"""Entities in tag sequences, and entity F1 as computed by CoNLL's evaluation script (conlleval)."""
 
 import re
 from collections.abc import Sequence
 
-Entity = tuple[str, int, int]  # type, first word, the word behind the last
-# IOB, IOBES, BILOU and BMEW write the same entities.
+Entity = tuple[str, int, int]  # type, first word, word after the last
+# IOB, IOBES, BILOU and BMEW describe the same entities with different letters.
 BEGIN, INSIDE = ('B', 'S', 'U', 'W'), ('I', 'M', 'E', 'L')
 LAST = ('E', 'L', 'S', 'U', 'W')
 LETTER = f'(?P<letter>[{"".join(BEGIN + INSIDE)}])'
-FIRST = re.compile(f'{LETTER}(?:-(?P<kind>.*))?')  # 'B-person', or 'B' of entities without types
+FIRST = re.compile(f'{LETTER}(?:-(?P<kind>.*))?')  # 'B-person', or 'B' for entities without types
 BEHIND = re.compile(f'(?P<kind>.+)-{LETTER}')  # 'person-B'
-UNTYPED = '_'  # the type of entities without one
+UNTYPED = '_'  # the type of untyped entities
 
 
 def scheme_of(labels: Sequence[str]) -> re.Pattern[str] | None:
-    """The pattern by which these labels mark entities, `FIRST` or `BEHIND`; None if they mark none.
+    """Returns the pattern of entity tags in these labels, `FIRST` or `BEHIND`; None if the labels mark no entities.
 
-    If a label begins with 'B-' or 'I-', labels of other forms count as O. Otherwise all labels besides O must have one
-    form. If some have no types, B or I must be among them; if the letter stands behind, B, S, U or W.
+    If a label begins with 'B-' or 'I-', labels of other forms count as O. Otherwise all labels except O must have the
+    same form. Untyped labels must include B or I. If the letter comes last ('person-B'), a label with B, S, U or W is
+    required.
     """
     tags = [label for label in labels if label != 'O']
     if any(tag.startswith(('B-', 'I-')) for tag in tags):
         return FIRST
     if tags and all(map(FIRST.fullmatch, tags)):
         return FIRST if {'B', 'I'} & set(tags) or all('-' in tag for tag in tags) else None
-    has_begin = any(tag.endswith(BEGIN) for tag in tags)  # else 'positive-I' and 'negative-I' would be tags
+    has_begin = any(tag.endswith(BEGIN) for tag in tags)  # otherwise 'positive-I' and 'negative-I' would count as tags
     return BEHIND if has_begin and all(map(BEHIND.fullmatch, tags)) else None
 
 
 def entities(tags: Sequence[str], scheme: re.Pattern[str] = FIRST) -> list[Entity]:
-    """The entities in the tags of one sentence, in order; `scheme` is that of the labels.
+    """Returns the entities of one tagged sentence, in order; `scheme` is the pattern from `scheme_of`.
 
-    conlleval's rules: B starts one; I goes on with the one before it if that has the same type and has not ended, and
-    else starts one itself, after O or another type.
+    The rules of conlleval: B starts an entity. I continues the previous entity if that entity has the same type and has
+    not ended. Otherwise I starts a new entity.
     """
     found: list[Entity] = []
     before, kind_before = 'O', ''
@@ -51,9 +52,10 @@ def entities(tags: Sequence[str], scheme: re.Pattern[str] = FIRST) -> list[Entit
 def entity_scores(
     expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: re.Pattern[str] = FIRST
 ) -> dict[str, float]:
-    """'f1', 'precision' and 'recall' over the entities of all sentences; right = same type, first and last word.
+    """Returns entity 'f1', 'precision' and 'recall' over all sentences.
 
-    `scheme` is that of the labels. Each score is 0 where there is nothing to divide by.
+    An entity is right if type, first word and last word match. `scheme` is the pattern from `scheme_of`. A score whose
+    denominator is 0 is 0.
     """
     hits = wanted = guessed = 0
     for right, guess in zip(expected, predicted, strict=True):

@@ -1,11 +1,14 @@
-"""The metrics of GLUE, on NumPy vectors; a user's own tables of classes and numbers get them too.
+"""The metrics of GLUE on NumPy vectors, also used for a user's own tables.
 
-All are fractions or correlations, not percent. GLUE's own scorer takes the correlations from SciPy, as here, and F1 and
-Matthews from scikit-learn. On 300 random pairs of sequences (10 to 2,000 labels of 2 to 5 classes, scikit-learn 1.9.1)
-our F1 equals its bits in all; our Matthews differs in 262, by 5e-15 of its value at most. Ours stay: scikit-learn would
-be a dependency of 51 MB for two short formulas, and would change the last digits of recorded scores. Where a formula
-divides by zero the value is 0: F1 of a class that is neither there nor predicted, Matthews and the correlations where
-one side is constant (scikit-learn says the same of the first two, SciPy says nan of the correlations).
+All values are fractions or correlations, not percent. GLUE's own scorer takes correlations from SciPy, and so does this
+file. It takes F1 and Matthews from scikit-learn; this file computes both itself. That saves a dependency of 51 MB and
+keeps the last digits of recorded scores.
+
+On 300 random pairs of sequences (10 to 2,000 labels of 2 to 5 classes, scikit-learn 1.9.1), F1 is bit-identical.
+Matthews differs in 262 pairs, by at most 5e-15 relative.
+
+Where a formula divides by zero, the value is 0: F1 of a class that is neither present nor predicted, Matthews and
+correlations if one side is constant. scikit-learn also returns 0; SciPy returns nan for the correlations.
 """
 
 from collections.abc import Callable
@@ -17,23 +20,23 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """The share of equal entries; 0 of none."""
+    """Returns the share of equal entries; 0 for empty vectors."""
     return float(np.mean(expected == predicted)) if len(expected) else 0.0
 
 
 def f1_binary(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """F1 of class 1, 2 TP / (2 TP + FP + FN), as MRPC and QQP ask for it."""
+    """Returns F1 of class 1, 2 TP / (2 TP + FP + FN), the F1 of MRPC and QQP."""
     return _f1(expected == 1, predicted == 1)
 
 
 def f1_macro(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """The mean of the F1 of each class that occurs on either side."""
+    """Returns the mean F1 over the classes that occur on either side."""
     classes = np.union1d(expected, predicted)
     return float(np.mean([_f1(expected == one, predicted == one) for one in classes])) if len(classes) else 0.0
 
 
 def matthews(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Matthews' correlation of any number of classes (Gorodkin 2004, R_K): the correlation of the one-hot rows."""
+    """Returns Matthews' correlation for any number of classes (Gorodkin 2004, R_K): the correlation of one-hot rows."""
     classes = np.union1d(expected, predicted)
     if _is_constant(expected) or _is_constant(predicted):
         return 0.0
@@ -43,21 +46,21 @@ def matthews(expected: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def pearson(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Pearson's correlation; 0 where one side is constant."""
+    """Returns Pearson's correlation; 0 if one side is constant."""
     if _is_constant(expected) or _is_constant(predicted):
         return 0.0
     return float(scipy.stats.pearsonr(expected.astype(np.float64), predicted.astype(np.float64)).statistic)
 
 
 def spearman(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Pearson's correlation of the ranks, ties sharing the mean of theirs; 0 where one side is constant."""
+    """Returns Spearman's correlation; 0 if one side is constant. Tied values share their mean rank."""
     if _is_constant(expected) or _is_constant(predicted):
         return 0.0
     return float(scipy.stats.spearmanr(expected, predicted).statistic)
 
 
 def mean_squared_error(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """The mean of the squared differences; 0 of none."""
+    """Returns the mean squared difference; 0 for empty vectors."""
     return float(np.mean((expected.astype(np.float64) - predicted) ** 2)) if len(expected) else 0.0
 
 

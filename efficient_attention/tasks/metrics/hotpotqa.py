@@ -1,4 +1,7 @@
-"""Scores of answers and of supporting sentences, equal to HotpotQA's official script (Yang et al. 2018, 1809.09600)."""
+"""Scores of answers and supporting sentences, equal to HotpotQA's official script.
+
+Source: Yang et al. 2018, arXiv 1809.09600.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -8,11 +11,11 @@ from efficient_attention.tasks.metrics.squad import normalized, overlap
 
 Scores = tuple[float, float, float, float]  # exact match, F1, precision, recall
 NAMES = ('em', 'f1', 'prec', 'recall')
-WHOLE_ANSWERS = frozenset({'yes', 'no', 'noanswer'})  # have no part that could be right
+WHOLE_ANSWERS = frozenset({'yes', 'no', 'noanswer'})  # no partial credit for shared words
 
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> Scores:
-    """The scores of an answer against the gold answer that it agrees with best."""
+    """Returns the scores of an answer against the gold answer with the best F1."""
     return max((_answer_scores(prediction, gold) for gold in golds), key=lambda scores: (scores[1], scores[0]))
 
 
@@ -24,7 +27,7 @@ def _answer_scores(prediction: str, gold: str) -> Scores:
 
 
 def support_scores(prediction: Collection[SentenceId], gold: Collection[SentenceId]) -> Scores:
-    """The scores of a set of sentences."""
+    """Returns the scores of predicted supporting sentences against the gold ones."""
     chosen, wanted = set(prediction), set(gold)
     common = len(chosen & wanted)
     precision = common / len(chosen) if chosen else 0.0
@@ -33,18 +36,18 @@ def support_scores(prediction: Collection[SentenceId], gold: Collection[Sentence
 
 
 def joint_scores(answer: Scores, support: Scores) -> Scores:
-    """The scores of both together: precision and recall are products."""
+    """Returns the joint scores of answer and support; precision and recall are the products of both."""
     precision, recall = answer[2] * support[2], answer[3] * support[3]
     return answer[0] * support[0], harmonic_mean(precision, recall), precision, recall
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
-    """2PR / (P + R), 0 where both are."""
+    """Returns 2PR / (P + R), or 0 if both are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def hotpot_scores(answers: Sequence[Scores], support: Sequence[Scores]) -> dict[str, float]:
-    """The means over questions: 'em', 'f1', 'prec', 'recall', the same as 'sp_*' and as 'joint_*'."""
+    """Returns means over questions: 'em', 'f1', 'prec', 'recall', and the same with prefixes 'sp_' and 'joint_'."""
     if not answers:
         raise InputError('there is no question to score')
     joint = [joint_scores(*pair) for pair in zip(answers, support, strict=True)]

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, equal to SQuAD's two official scripts, as fractions.
+"""Exact match and F1 of answers as fractions, equal to the two official SQuAD scripts.
 
 Source: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822), and the evaluation scripts for versions
 1.1 and 2.0. The scripts print percentages; here all scores are in [0, 1].
@@ -14,20 +14,20 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 ARTICLES = re.compile(r'\b(a|an|the)\b')
-NO_PUNCTUATION = str.maketrans('', '', string.punctuation)  # ASCII alone: '“', '–' and '…' stay
+NO_PUNCTUATION = str.maketrans('', '', string.punctuation)  # only ASCII: '“', '–' and '…' stay
 Overlap = tuple[float, float, float]  # F1, precision, recall
 
 
 def normalized(text: str) -> str:
-    """The text in lower case, then without ASCII punctuation, then without articles, words apart by one space.
+    """Returns the text in lower case without ASCII punctuation and articles, with single spaces between words.
 
-    Punctuation goes before the articles, so 'a-b' becomes 'ab' and keeps its a.
+    Punctuation is removed before articles, so 'a-b' becomes 'ab' and keeps its a.
     """
     return ' '.join(ARTICLES.sub(' ', text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def overlap(prediction: str, gold: str) -> Overlap:
-    """F1, precision and recall of a normalised prediction's words as a bag; zeros where no word is common."""
+    """Returns F1, precision and recall of the words of a normalised prediction as a bag; zeros if no word is shared."""
     guess, wanted = prediction.split(), gold.split()
     common = sum((collections.Counter(guess) & collections.Counter(wanted)).values())
     if not common:
@@ -37,7 +37,7 @@ def overlap(prediction: str, gold: str) -> Overlap:
 
 
 def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """The best exact match and the best F1 over the gold answers, as version 1.1 counts them.
+    """Returns the best exact match and the best F1 over the gold answers, as in SQuAD 1.1.
 
     Raises:
         InputError: there is no gold answer.
@@ -49,9 +49,10 @@ def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
 
 
 def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """The same as version 2.0 counts: golds of which nothing is left do not count; without any, '' is right.
+    """Returns exact match and F1 as in SQuAD 2.0, where a question may have no answer.
 
-    Nothing left of both prediction and gold is an F1 of 1 here, of 0 in version 1.1.
+    Gold answers that normalise to '' are ignored. If none is left, the right answer is ''. If prediction and gold both
+    normalise to '', F1 is 1 here but 0 in version 1.1.
     """
     guess, wanted = normalized(prediction), [text for text in map(normalized, golds) if text] or ['']
     return float(guess in wanted), max(
@@ -60,7 +61,7 @@ def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, 
 
 
 def squad_scores(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-    """'exact_match' and 'f1' as version 1.1's script; golds[i] are the gold answers of predictions[i]."""
+    """Returns 'exact_match' and 'f1' as in SQuAD 1.1's script; golds[i] are the gold answers of predictions[i]."""
     exact, f1 = _means(_score_pairs(exact_and_f1, predictions, golds))
     return {'exact_match': exact, 'f1': f1}
 
@@ -72,16 +73,16 @@ def squad2_scores(
     *,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """What version 2.0's script prints.
+    """Returns the scores that SQuAD 2.0's script prints.
 
-    'exact', 'f1' and 'total'; the same of questions with an answer (HasAns_*) and without (NoAns_*), where there are
-    any; with null odds also the best threshold's scores, 'best_exact' and 'best_f1', and 'best_exact_thresh' and
-    'best_f1_thresh'.
+    The scores are 'exact', 'f1' and 'total'. They are repeated for questions with an answer (HasAns_*) and without
+    (NoAns_*), if there are any. With null odds there are also the best scores over all thresholds, 'best_exact' and
+    'best_f1', and their thresholds, 'best_exact_thresh' and 'best_f1_thresh'.
 
     Args:
         predictions: answers, '' = none.
-        golds: gold answers of each question, none = it has no answer.
-        null_odds: the higher, the less likely there is an answer (--na-prob-file); without them all are 0.
+        golds: gold answers of each question; empty = the question has no answer.
+        null_odds: higher = an answer is less likely (--na-prob-file); None = all are 0.
         threshold: a prediction with higher null odds counts as '' (--na-prob-thresh).
     """
     scores_Q2 = _score_pairs(exact_and_f1_or_none, predictions, golds)
@@ -103,12 +104,13 @@ def squad2_scores(
 def best_threshold(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[float, float]:
-    """The best mean score that a threshold on the null odds gives, and that threshold, as the official script says.
+    """Returns the best mean score over thresholds on the null odds, and its threshold, as in the official script.
 
-    It is 0 where answering nothing is best, and it may lie among questions of equal odds: see `chosen_threshold`.
+    If it is best to answer nothing, the threshold is 0. The threshold may separate questions with equal odds, which no
+    real threshold can do; see `chosen_threshold`.
 
     Args:
-        scores_Q: of the predictions when they are given.
+        scores_Q: the score of each question if its prediction is given.
         has_answer_Q: whether the question has an answer.
         is_given_Q: whether the prediction is not empty.
         null_odds_Q: see `squad2_scores`.
@@ -119,9 +121,9 @@ def best_threshold(
 
 
 def chosen_threshold(predictions: Sequence[str], golds: Sequence[Sequence[str]], null_odds: Sequence[float]) -> float:
-    """The lowest threshold on the null odds with the best F1 that any threshold gives; arguments as `squad2_scores`.
+    """Returns the lowest threshold on the null odds that gives the best F1; arguments as in `squad2_scores`.
 
-    It lies below all odds where it is best to answer nothing.
+    If it is best to answer nothing, the threshold is below all odds.
     """
     f1_Q = _score_pairs(exact_and_f1_or_none, predictions, golds)[:, 1]
     has_answer_Q, is_given_Q = (np.array([bool(one) for one in ones], bool) for ones in (golds, predictions))
@@ -136,10 +138,10 @@ def chosen_threshold(predictions: Sequence[str], golds: Sequence[Sequence[str]],
 def _running_totals(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The questions in the order of their null odds; the sum of scores when the first 0, 1, 2, ... are answered.
+    """Returns the order of the questions by null odds, and the sum of scores if the first 0, 1, 2, ... are answered.
 
-    At first those without answer are right. A question with an answer then adds its score, one without loses its point
-    unless the prediction is empty.
+    With no question answered, all questions without an answer are right. Answering a question that has an answer adds
+    its score. Answering one without an answer loses its point, unless the prediction is empty.
     """
     order = np.argsort(null_odds_Q, kind='stable')
     gains = np.where(has_answer_Q, scores_Q, -is_given_Q.astype(np.float64))[order]

@@ -1,7 +1,7 @@
-"""Scores of generated texts against references: BLEU and chrF as sacreBLEU counts them, and exact matches.
+"""Scores of generated texts against references: BLEU and chrF by sacreBLEU, and exact match.
 
-Sources: Papineni et al. 2002 (BLEU), Popovic 2015 (chrF), Post 2018, arXiv 1804.08771 (sacreBLEU). A BLEU compares with
-another only where both have the same signature.
+Sources: Papineni et al. 2002 (BLEU), Popovic 2015 (chrF), Post 2018, arXiv 1804.08771 (sacreBLEU). Two BLEU scores are
+comparable only if their signatures are the same.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from efficient_attention.errors import InputError
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
-    """'bleu' and 'chrf', 0 to 100, 'exact_match', 0 to 1, and the signatures of the first two.
+    """Returns 'bleu' and 'chrf' (0 to 100) with their signatures, and 'exact_match' (0 to 1).
 
     Args:
-        hypotheses: detokenised, in their own case.
-        references: one for each.
+        hypotheses: detokenised, with their original case.
+        references: one per hypothesis.
 
     Raises:
-        InputError: there is no reference, or not one for each hypothesis.
+        InputError: there are no references, or their number differs from the number of hypotheses.
     """
-    from sacrebleu.metrics.bleu import BLEU  # here: its tokenizers take a while to import
+    from sacrebleu.metrics.bleu import BLEU  # here, because the import of sacreBLEU's tokenizers is slow
     from sacrebleu.metrics.chrf import CHRF
 
     if not references or len(hypotheses) != len(references):

@@ -1,1 +1,1 @@
-"""Kinds of fine-tuning: each turns examples into rows, and outputs into predictions, files and scores."""
+"""Fine-tuning problems. Each turns examples into rows, and model outputs into predictions, files and scores."""

@@ -1,4 +1,4 @@
-"""Candidate answers with probabilities, and the files of predictions that SQuAD's scripts read."""
+"""Candidate answers with probabilities, and the prediction files that SQuAD's scripts read."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ import scipy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible answer: characters start:end of the context, '' = there is none; its logits and its probability."""
+    """A possible answer: characters start:end of the context with logits and probability; text '' = no answer."""
 
     text: str
     start: int
@@ -23,15 +23,16 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """The sum of the logits."""
+        """The sum of the start logit and the end logit."""
         return self.start_logit + self.end_logit
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanPrediction:
-    """The candidates for one question, the best first, their probabilities adding up to 1.
+    """The candidate answers to one question, best first; their probabilities sum to 1.
 
-    `null_odds` is how much better no answer scores than the best one, in logits; None where there must be one.
+    `null_odds` is the score of no answer minus the score of the best answer, in logits. It is None if every question
+    has an answer.
     """
 
     candidates: tuple[Candidate, ...]
@@ -39,11 +40,11 @@ class SpanPrediction:
 
     @property
     def best(self) -> Candidate:
-        """The best candidate that is an answer; an empty one where there is none."""
+        """The best candidate that is an answer, or an empty candidate if there is none."""
         return next((candidate for candidate in self.candidates if candidate.text), EMPTY)
 
     def chosen(self, threshold: float) -> Candidate:
-        """The best answer, or that there is none where the null odds are above `threshold`."""
+        """Returns the best answer, or the no-answer candidate if the null odds are above `threshold`."""
         if self.null_odds is None or self.null_odds <= threshold:
             return self.best
         return next((candidate for candidate in self.candidates if not candidate.text), EMPTY)
@@ -53,11 +54,11 @@ EMPTY = Candidate('', 0, 0, 0.0, 0.0)
 
 
 def ranked(candidates: Sequence[Candidate], null: Candidate | None, count: int) -> SpanPrediction:
-    """The prediction from all windows' candidates: each text once, the `count` best, and no answer if it may be.
+    """Returns the prediction from the candidates of all windows: the `count` best texts, and no answer if allowed.
 
     Args:
-        candidates: answers; of those with the same text the best counts.
-        null: that there is no answer, which is kept even if `count` others are better; None = there must be one.
+        candidates: answers; of candidates with the same text, the best one counts.
+        null: the no-answer candidate, kept even if `count` others are better; None = there must be an answer.
         count: candidates to keep.
     """
     kept_by_text: dict[str, Candidate] = {}
@@ -76,10 +77,10 @@ def ranked(candidates: Sequence[Candidate], null: Candidate | None, count: int) 
 def write_answers(
     ids: Sequence[str], predictions: Sequence[SpanPrediction], threshold: float, folder: Path
 ) -> list[Path]:
-    """Writes 'predictions.json', 'nbest_predictions.json' and, where answers may be missing, 'null_odds.json'.
+    """Writes 'predictions.json', 'nbest_predictions.json' and, if questions may have no answer, 'null_odds.json'.
 
-    The layout is that of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id -> list
-    of {'text', 'probability', 'start_logit', 'end_logit'}, id -> null odds.
+    The layout is the one of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id ->
+    list of {'text', 'probability', 'start_logit', 'end_logit'}, id -> null odds.
     """
     pairs = list(zip(ids, predictions, strict=True))
     contents: dict[str, Mapping[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Finds the most likely spans of a row, from the logits of where answers start and end."""
+"""Finds the most likely answer spans of a row from start and end logits."""
 
 import numpy as np
 
@@ -6,14 +6,15 @@ import numpy as np
 def best_spans(
     logits_L2: np.ndarray, can_start_L: np.ndarray, text_L: np.ndarray, *, answer_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(first, last, logits' sum) of the `count` best spans of a row, the best first; of equal ones the leftmost.
+    """Returns (first, last, sum of logits) of the `count` best spans of a row, best first; ties from left to right.
 
-    Every span is looked at, not only those between the best starts and the best ends.
+    The search covers every span, not only spans between the best starts and the best ends.
 
     Args:
-        logits_L2: of a span's start and end.
-        can_start_L: whether a span may start here.
-        text_L: the number of the text (a context, a sentence) that a position is of, < 0 = none; no span leaves a text.
+        logits_L2: start and end logits.
+        can_start_L: whether a span may start at the position.
+        text_L: the number of the text (a context, a sentence) at the position, < 0 = none; a span stays within one
+            text.
         answer_length: most tokens of a span.
         count: most spans.
     """
@@ -30,7 +31,7 @@ def best_spans(
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest values, the largest first; of equal ones the first."""
+    """Returns the positions of the `count` largest values, largest first; of equal values, the first comes first."""
     if len(values) > count:
         least = np.partition(values, -count)[-count]
         places = np.flatnonzero(values >= least)

@@ -1,4 +1,4 @@
-"""Classes of texts and pairs: single sentences, sentence pairs, GLUE, a user's own tables."""
+"""Text classification: single texts and text pairs from GLUE, long-range tasks or a user's own tables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
 
 @dataclasses.dataclass(frozen=True)
 class ClassPrediction:
-    """The likeliest label, and the probability of each in the order of the outputs."""
+    """The most likely label, and the probability of each label in the order of the outputs."""
 
     label: str
     probabilities: dict[str, float]
 
 
 class Classification(OneLabelProblem[ClassPrediction | None]):
-    """One of several labels; see `Problem`. The prediction of an example that was left out is None."""
+    """One label out of several; see `Problem`. If an example was left out, its prediction is None."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         """See `Problem`."""
@@ -70,7 +70,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         return {'accuracy': METRICS['accuracy'], 'f1': METRICS['f1'] if len(self.labels) == 2 else f1_macro}
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """See `OneLabelProblem`; int32 []."""
+        """Returns the label's index, int32 []; see `OneLabelProblem`."""
         if example.label not in self._numbers:
             column = self.glue.label if self.glue else self.config.label
             known = ', '.join(self.labels)
@@ -91,7 +91,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`; of the examples that were not left out, those of each subset of GLUE's test files apart."""
+        """See `Problem`. Left-out examples do not count; each subset of GLUE's test files is scored separately."""
         pairs = labelled(examples, predictions)
         if split in self.dev_splits:
             return self._subset_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
@@ -116,7 +116,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """Writes a GLUE task's 'test' as '<task>.tsv', and all else as JSON lines of id, label and probabilities."""
+        """Writes a GLUE task's 'test' as '<task>.tsv', other splits as JSON lines of id, label and probabilities."""
         if self.glue and split == 'test':
             return write_glue(
                 self.glue.title, examples, [guess.label if guess else None for guess in predictions], folder
@@ -126,7 +126,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         return [write_rows(rows, split, folder)]
 
     def answer(self, prediction: ClassPrediction | None) -> dict[str, Any] | None:
-        """{'label', 'score', 'scores': of each label}."""
+        """Returns {'label', 'score', 'scores': the probability of each label}."""
         if prediction is None:
             return None
         score = prediction.probabilities[prediction.label]

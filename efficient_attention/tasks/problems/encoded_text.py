@@ -1,4 +1,4 @@
-"""Texts as tokens that know which characters they stand for, so that an answer is cut out of the text itself."""
+"""Tokenised texts with character offsets, so that an answer can be cut out of the original text."""
 
 import dataclasses
 import unicodedata
@@ -9,12 +9,12 @@ from tokenizers import Encoding
 
 from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
 
-COMBINING = ('Mn', 'Me')  # categories of characters that belong to the one before, such as accents
+COMBINING = ('Mn', 'Me')  # Unicode categories of characters that belong to the character before, such as accents
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedText:
-    """The ids of a text's tokens, int32 [P], and the characters that each stands for, int32 [P, 2], first and end."""
+    """The token ids of a text, int32 [P], and the character range of each token, int32 [P, 2]: first and end."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -24,14 +24,14 @@ class EncodedText:
 
 
 def encoded_texts(encoder: TextEncoder, texts: Sequence[str]) -> list[EncodedText]:
-    """Each text's tokens, none of which stands for white space at its begin or end unless for nothing else."""
+    """Returns each text tokenised; a token's range has no white space at its ends, unless it is all white space."""
     return [_encoded(encoding, text) for encoding, text in zip(encodings(encoder, texts), texts, strict=True)]
 
 
 def _encoded(encoding: Encoding, text: str) -> EncodedText:
     offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     for number, (start, stop) in enumerate(encoding.offsets):
-        if start < stop and (text[start].isspace() or text[stop - 1].isspace()):  # SentencePiece's '▁the' holds one
+        if start < stop and (text[start].isspace() or text[stop - 1].isspace()):  # SentencePiece's '▁the' has a space
             offsets[number] = _trimmed(text, start, stop)
     return EncodedText(np.array(encoding.ids, np.int32), offsets)
 
@@ -44,15 +44,16 @@ def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
 
 
 def tokens_over(offsets_P2: np.ndarray, start: int, stop: int) -> tuple[int, int] | None:
-    """The first and the last token that hold one of the characters start:stop; None where none does."""
+    """Returns the first and the last token that overlap characters start:stop, or None if no token does."""
     found = np.flatnonzero((offsets_P2[:, 0] < stop) & (offsets_P2[:, 1] > start))
     return (int(found[0]), int(found[-1])) if len(found) else None
 
 
 def characters_of(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Characters start:stop without white space around them, and with the accents that belong to the last one.
+    """Returns the range start:stop extended by combining accents after it, then without white space at its ends.
 
-    A tokenizer that strips accents has no token for a combining one, and a reader sees it as part of its letter.
+    A tokenizer that strips accents has no token for a combining accent, but readers see the accent as part of its
+    letter.
     """
     while stop < len(text) and unicodedata.category(text[stop]) in COMBINING:
         stop += 1

@@ -1,8 +1,9 @@
-"""Questions over several paragraphs in one long row: the answer, its type and the sentences that support it.
+"""Questions over several paragraphs in one long row: predicts the answer, its type and its supporting sentences.
 
 A row is '[CLS] question [SEP]' and then the paragraphs, '[unused1] title [unused2] sentence [unused2] sentence ...',
-'[SEP]'. Whether a sentence supports the answer is read off its marker. With `examples.has_global` the first token,
-the question and the markers are global, as in Longformer's set-up for HotpotQA (Beltagy et al. 2020, 2004.05150, D.1).
+'[SEP]'. The output at a sentence's marker says whether the sentence supports the answer. With `examples.has_global`,
+the first token, the question and the markers are global, as in Longformer's set-up for HotpotQA (Beltagy et al. 2020,
+2004.05150, D.1).
 """
 
 import dataclasses
@@ -42,17 +43,17 @@ THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')
 FOR_PREDICTION = ('text', 'offset_start', 'offset_end', 'sentence')
 Row = tuple[Feature, Outputs]
-GRID = np.arange(1, 20) / 20  # thresholds to choose from
+GRID = np.arange(1, 20) / 20  # candidate thresholds
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiHopPrediction:
-    """An answer, its type and how likely each sentence supports it.
+    """An answer, its type, and the probability that each sentence supports it.
 
     Attributes:
-        answer: 'yes', 'no' or a span of a title or sentence; '' where the row has nothing to choose from.
+        answer: 'yes', 'no' or a span of a title or sentence; '' if the row offers no span.
         type: one of TYPES.
-        score: the probability of the type, for a span times that of the span among the best ones.
+        score: the probability of the type. For a span it is multiplied by the span's probability among the best spans.
         support: (sentence, probability) of each sentence of the row, in order.
     """
 
@@ -62,20 +63,20 @@ class MultiHopPrediction:
     support: tuple[tuple[SentenceId, float], ...] = ()
 
     def supporting(self, threshold: float) -> list[SentenceId]:
-        """The sentences whose probability is above `threshold`."""
+        """Returns the sentences whose support probability is above `threshold`."""
         return list(dict.fromkeys(sentence for sentence, chance in self.support if chance > threshold))
 
 
 class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
-    """The span of the answer, or yes or no, and the supporting sentences.
+    """Multi-hop question answering: the answer as a span, yes or no, and the supporting sentences.
 
-    A row whose answer is 'yes' or 'no', or is not all in the row, has start and end at position 0. Rows to predict
-    from have 'text', 'offset_start', 'offset_end' and 'sentence', int32 [l], as `body_of` gives them.
+    If the answer is 'yes' or 'no', or is not completely in the row, start and end are position 0. Rows for prediction
+    also have 'text', 'offset_start', 'offset_end' and 'sentence', int32 [l], as returned by `body_of`.
 
     Attributes:
-        thresholds: {'support_threshold': the probability above which a sentence supports}, 0.5 at first; `score` on a
-            dev split sets it to that of 0.05, 0.1, ... 0.95 with the best 'sp_f1'.
-        notes: what was cut or left out, a line each.
+        thresholds: {'support_threshold': the probability above which a sentence supports the answer}, initially 0.5. On
+            a dev split, `score` sets it to the value among 0.05, 0.1, ... 0.95 with the best 'sp_f1'.
+        notes: warnings about cut or left-out rows, one line each.
     """
 
     head = 'multi_hop'
@@ -93,12 +94,12 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
 
     @functools.cached_property
     def template(self) -> RowTemplate:
-        """The special tokens of the question and the paragraphs."""
+        """The special tokens around the question and the paragraphs."""
         return row_template(self.encoder, is_pair=True)
 
     @functools.cached_property
     def markers(self) -> tuple[int, int]:
-        """The ids before a title and before a sentence."""
+        """The marker ids of titles and of sentences."""
         return marker_ids(self.encoder)
 
     def read(self, split: str) -> list[MultiHopQuestion]:
@@ -112,7 +113,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return questions
 
     def encode(self, examples: Sequence[MultiHopQuestion], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`; one row for each example, or by `overlong` several windows or none."""
+        """See `Problem`. Makes one row per example; a too long row becomes several windows, or none, by `overlong`."""
         is_labelled = all(example.answers is not None for example in examples)
         questions = encoded_texts(self.encoder, [example.question for example in examples])
         self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
@@ -137,10 +138,10 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return features
 
     def spans(self, question_length: int, count: int, place: str, overlong: list[str]) -> list[tuple[int, int]]:
-        """(first, end) of the parts of `count` tokens of paragraphs that become rows; adds to `overlong` what is cut.
+        """Returns (first, end) of each row's part of the `count` paragraph tokens; adds too long rows to `overlong`.
 
         Raises:
-            InputError: they do not fit into one row, and `overlong` is 'error'.
+            InputError: the paragraphs do not fit into one row, and `examples.overlong` is 'error'.
         """
         capacity = self.length - self.template.added - question_length
         if count <= capacity or self.config.overlong == 'windows':
@@ -151,7 +152,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return [] if self.config.overlong == 'skip' else [(0, capacity)]
 
     def row(self, question: np.ndarray, body: dict[str, np.ndarray]) -> Feature:
-        """A row with the body's arrays, which are -1 outside it, and what is global."""
+        """Returns a row with the arrays of the paragraphs, -1 elsewhere, and the mask of global tokens."""
         row = self.template.row(question, body['tokens'])
         start = self.template.second_start(len(question))
         inside = slice(start, start + len(body['tokens']))
@@ -164,7 +165,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return row
 
     def add_notes(self, count: int, overlong: Sequence[str], lost: Sequence[str]) -> None:
-        """Notes what was cut or left out, and where the answer is not in the row."""
+        """Adds notes about rows that were cut or left out, and about rows that do not hold their answer."""
         if overlong:
             what = 'left out' if self.config.overlong == 'skip' else f'cut to {self.length} tokens'
             line = f'{len(overlong)} of {count} rows are {what}, the first: {overlong[0]}'
@@ -180,14 +181,18 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     def decode(
         self, examples: Sequence[MultiHopQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[MultiHopPrediction]:
-        """See `Problem`; an example without a row gets an empty answer."""
+        """See `Problem`. An example without a row gets an empty answer."""
         rows: list[list[Row]] = [[] for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
             rows[int(feature['example'])].append((feature, output))
         return [self.prediction(marked_texts(one), its_rows) for one, its_rows in zip(examples, rows, strict=True)]
 
     def prediction(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> MultiHopPrediction:
-        """The prediction from an example's rows: the type by their mean, the best span, support where it is highest."""
+        """Returns the prediction from an example's rows.
+
+        The type comes from the mean logits, the answer is the best span of all rows, and each sentence gets its highest
+        support probability.
+        """
         if not rows:
             return MultiHopPrediction('', TYPES[0], 0.0)
         types = scipy.special.softmax(np.mean([output['type'] for _, output in rows], axis=0).astype(np.float64))
@@ -204,7 +209,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return MultiHopPrediction(answer, TYPES[kind], float(types[kind]) * chance, tuple(support.items()))
 
     def span(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> tuple[str, float]:
-        """The best span's text, and its probability among the best ones of all rows."""
+        """Returns the text of the best span of all rows, and its probability among the best spans."""
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         found = []
         for feature, output in rows:
@@ -222,7 +227,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     def score(
         self, examples: Sequence[MultiHopQuestion], predictions: Sequence[MultiHopPrediction], split: str
     ) -> dict[str, float]:
-        """See `Problem`; the scores of HotpotQA's official script. On a dev split the threshold is chosen first."""
+        """See `Problem`. Returns the scores of HotpotQA's official script; a dev split chooses the threshold first."""
         pairs = list(zip(examples, predictions, strict=True))
         if self.chooses_thresholds and split in self.dev_splits:
             best = max(GRID.tolist(), key=lambda one: (mean_support_f1(pairs, one), -abs(one - 0.5)))
@@ -239,7 +244,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """See `Problem`; 'predictions.json', {'answer': {id: text}, 'sp': {id: [[title, number], ...]}}."""
+        """See `Problem`. Writes 'predictions.json', {'answer': {id: text}, 'sp': {id: [[title, number], ...]}}."""
         del split
         pairs = list(zip(examples, predictions, strict=True))
         threshold = self.thresholds[THRESHOLD]
@@ -253,7 +258,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return [path]
 
     def example(self, value: Any) -> MultiHopQuestion:
-        """See `Problem`; takes {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
+        """See `Problem`. Accepts {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': [[title, [sentence, ...]], ...]}")
         question, paragraphs = value['question'], paragraphs_of(value['context'], "'context'")
@@ -264,20 +269,24 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return MultiHopQuestion(str(value.get('id', '')), question, paragraphs, place='the question')
 
     def answer(self, prediction: MultiHopPrediction) -> dict[str, Any]:
-        """See `Problem`; {'answer', 'type', 'score', 'support': [[title, number of the sentence], ...]}."""
+        """See `Problem`. Returns {'answer', 'type', 'score', 'support': [[title, sentence number], ...]}."""
         support = [list(one) for one in prediction.supporting(self.thresholds[THRESHOLD])]
         return {'answer': prediction.answer, 'type': prediction.type, 'score': prediction.score, 'support': support}
 
 
 def position_in(span: tuple[int, int], answer: tuple[int, int] | None, before: int) -> tuple[int, int]:
-    """The answer's first and last position in the row of a part of the paragraphs; (0, 0) where it is not all there."""
+    """Returns the answer's first and last position in a row.
+
+    `span` is the row's part of the paragraphs, and `before` the number of tokens before it in the row. The result is
+    (0, 0) if the row does not hold the whole answer.
+    """
     if answer is None or not span[0] <= answer[0] <= answer[1] < span[1]:
         return 0, 0
     return answer[0] - span[0] + before, answer[1] - span[0] + before
 
 
 def labels_of(example: MultiHopQuestion, texts: Sequence[MarkedText], row: Feature, place: tuple[int, int]) -> Feature:
-    """'type', 'start', 'end' and 'support' of a row; `place`: the answer's first and last position if it is a span."""
+    """Returns 'type', 'start', 'end' and 'support' of a row; `place`: first and last position of a span answer."""
     kind = answer_type(example)
     start, end = (0, 0) if kind else place
     support = np.full(len(row['tokens']), -1, np.float32)
@@ -288,5 +297,5 @@ def labels_of(example: MultiHopQuestion, texts: Sequence[MarkedText], row: Featu
 
 
 def mean_support_f1(pairs: Sequence[tuple[MultiHopQuestion, MultiHopPrediction]], threshold: float) -> float:
-    """The mean F1 of the supporting sentences with this threshold."""
+    """Returns the mean F1 of the supporting sentences at a threshold."""
     return sum(support_scores(guess.supporting(threshold), one.supporting)[1] for one, guess in pairs) / len(pairs)

@@ -1,4 +1,4 @@
-"""One of several answers: SWAG, CODAH, RACE, a user's tables; each choice is a row [CLS] context [SEP] ending [SEP]."""
+"""Multiple choice (SWAG, CODAH, RACE, a user's tables): each choice is a row [CLS] context [SEP] ending [SEP]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
 
 Pair = tuple[Ids, Ids]  # context and ending
-PairsOfRows = list[list[tuple[Ids, ...]]]  # for each row of choices the texts of each choice
+PairsOfRows = list[list[tuple[Ids, ...]]]  # for each feature, the texts of each of its choices
 
 
 @dataclasses.dataclass(frozen=True)
 class ChoicePrediction:
-    """The number of the likeliest choice from 0, and the choices with their probabilities."""
+    """The index of the most likely choice (from 0), and all choices with their probabilities."""
 
     index: int
     choices: tuple[str, ...]
@@ -36,7 +36,7 @@ class ChoicePrediction:
 
 
 class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
-    """One of A choices; see `Problem`. The prediction of a question that was left out as too long is None."""
+    """One of A choices; see `Problem`. If a question was left out as too long, its prediction is None."""
 
     head = 'choice'
     metric_names = frozenset({'accuracy'})
@@ -58,7 +58,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
 
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool = False) -> list[Feature]:
         """See `Problem`."""
-        del is_training  # every question teaches
+        del is_training  # no row is dropped for training
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
         contexts = ids_of(self.encoder, [question.context for question in examples])
@@ -73,7 +73,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return features
 
     def _rows(self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool) -> list[list[Feature]]:
-        """The rows [A] of each feature: one, none where the question is left out, or one for each window."""
+        """Returns the rows [A] of each feature: one feature, none if the question is left out, or one per window."""
         if is_overlong and self.rule.policy == 'windows':
             pairs_of_rows = self._windows(question, texts)
         else:
@@ -82,7 +82,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return [[self.template.row(*pair) for pair in pairs] for pairs in pairs_of_rows]
 
     def _windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> PairsOfRows:
-        """The same windows of the context for all choices, each beside the whole ending."""
+        """Returns windows of the context, the same for all choices, each paired with the whole ending of a choice."""
         context, longest = texts[0][0], max(len(ending) for _, ending in texts)
         if longest > self.room // 2:
             raise InputError(
@@ -115,8 +115,8 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def score(
         self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`; of the questions that were not left out."""
-        del split  # there is one dev split
+        """See `Problem`. Left-out questions do not count."""
+        del split  # there is only one dev split
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
             if question.answer is None:
@@ -131,16 +131,16 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """Writes JSON lines of id, label (the number of the choice from 0) and probabilities."""
+        """Writes JSON lines of id, label (index of the choice, from 0) and probabilities."""
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         rows = [{'id': one.id, 'label': guess.index, 'probabilities': guess.probabilities} for one, guess in pairs]
         return [write_rows(rows, split, folder)]
 
     def example(self, value: Any) -> ChoiceQuestion:
-        """A question from {'context': ..., 'choices': [...]}, with 'question' if there is one.
+        """Returns a question from {'context': ..., 'choices': [...]}, with 'question' if there is one.
 
         Raises:
-            InputError: it is none, or a text in it is empty.
+            InputError: the value has another form, or one of its texts is empty.
         """
         known = {'context', 'question', 'choices'}
         if not isinstance(value, dict) or not {'context', 'choices'} <= set(value) <= known:
@@ -151,7 +151,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return ChoiceQuestion('', 'input', '', context, question, strings(value['choices'], 'input', 'choices'))
 
     def answer(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
-        """{'choice', 'index', 'score', 'scores': in the order of the choices}."""
+        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}."""
         if prediction is None:
             return None
         index, scores = prediction.index, list(prediction.probabilities)
@@ -159,5 +159,5 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
 
 
 def _prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
-    probabilities = scipy.special.softmax(logits[: len(question.choices)])  # others have more
+    probabilities = scipy.special.softmax(logits[: len(question.choices)])  # drops padded choices
     return ChoicePrediction(int(np.argmax(probabilities)), question.choices, tuple(map(float, probabilities)))

@@ -1,4 +1,4 @@
-"""The base of classification and regression: rows of one or two texts with one label each."""
+"""The common base of classification and regression: rows of one or two texts with one label."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from efficient_attention.tasks.problems.sentence_rows import SentenceRule, check
 
 Prediction = TypeVar('Prediction')
 FORMATS = ('table', 'glue', ARENA)
-TOWERS = 2  # texts that are rows of their own
+TOWERS = 2  # texts of a pair that are encoded as separate rows
 MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
 
 
 class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
-    """One label for a text or a pair; see `Problem`. `notes` says what was cut or left out, one line for each file."""
+    """One label for a text or a text pair; see `Problem`. `notes` lists what was cut or left out, one line per file."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         """See `Problem`."""
@@ -45,7 +45,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
         self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
         in_a_row = 1 if config.towers else self.text_count
-        self.rule.room(self.templates[in_a_row].added, in_a_row)  # raises early
+        self.rule.room(self.templates[in_a_row].added, in_a_row)  # raises now if the rows are too short
         self.sentence_rule = SentenceRule(config.overlong, config.sentences, length)
         if config.sentences and self.text_count > 1:
             raise InputError(f'examples.sentences is {config.sentences}; it reads one text, and a row here has two')
@@ -53,7 +53,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns of the texts, for messages."""
+        """The column names of the texts, for messages."""
         if self.glue:
             return self.glue.texts
         if self.arena is not None:
@@ -85,7 +85,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             examples = [one for one in examples if (one.subset == MISMATCHED) == (split == MISMATCHED_SPLIT)]
         for example in examples:
             if example.label is not None:
-                self.label_array(example)  # raises where it is unknown
+                self.label_array(example)  # raises if the label is unknown
         return examples
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:
@@ -106,7 +106,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         return features
 
     def _encode_towers(self, examples: Sequence[LabelledText]) -> list[Feature]:
-        """Both texts of an example as rows of their own, each of which `data.length` limits."""
+        """Encodes both texts of an example as separate rows, each of at most `data.length` tokens."""
         counts, template = LengthCounts(self.rule), self.templates[1]
         if self.rule.policy == 'windows':
             raise InputError("examples.overlong is 'windows'; with examples.towers a text is one row: cut or refuse it")
@@ -116,7 +116,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
                 self.rule.rows((ids,), template.added, example.where, (field,))
                 for ids, field in zip(texts, self.fields, strict=True)
             ]
-            made = min(map(len, rows))  # none where a text is left out
+            made = min(map(len, rows))  # 0 if one of the texts is left out
             counts.add(example.file, is_overlong=max(map(len, texts)) + template.added > self.length, made=made)
             if made:
                 joined = joined_rows([template.row(*row) for [row] in rows], self.encoder.pad)
@@ -150,10 +150,10 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     @abc.abstractmethod
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """The label of an example that has one, as a feature holds it.
+        """Returns the label of a labelled example as an array, as stored in a feature.
 
         Raises:
-            InputError: it is not one of the known; names file and line.
+            InputError: the label is not among the known labels; the message names file and line.
         """
 
     def is_labelled(self, example: LabelledText) -> bool:
@@ -161,10 +161,10 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         return example.label is not None
 
     def example(self, value: Any) -> LabelledText:
-        """An example from 'text', ('text', 'other') or {'text': ..., 'text_pair': ...}.
+        """Returns an example from 'text', ('text', 'other') or {'text': ..., 'text_pair': ...}.
 
         Raises:
-            InputError: it is none of them, empty, or not as many texts as the task is about.
+            InputError: the value has another form, has an empty text, or has the wrong number of texts for the task.
         """
         if isinstance(value, dict):
             value = [value[key] for key in ('text', 'text_pair') if value.get(key) is not None]
@@ -177,7 +177,10 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
 
 def first_set(config: ExamplesConfig) -> ArenaSet:
-    """The set of long-range rows that says what all splits are made of; raises InputError where none is named."""
+    """Returns the first long-range dataset that a split names; raises InputError if no split names one.
+
+    All splits must match the labels and the kind of this dataset.
+    """
     for split in SPLITS:
         if getattr(config, split).strip():
             return arena_set(config, split)
@@ -185,25 +188,25 @@ def first_set(config: ExamplesConfig) -> ArenaSet:
 
 
 def check_kinds(config: ExamplesConfig, first: ArenaSet) -> None:
-    """Raises InputError where a split names rows of another kind than the first that is named."""
+    """Raises InputError if a split's long-range dataset differs from the first one in kind or labels."""
     for split in SPLITS:
         if not getattr(config, split).strip():
             continue
         other = arena_set(config, split)
         if (other.kind, other.labels) != (first.kind, first.labels):
             raise InputError(
-                f'examples.{split} is {other.text!r}; its rows must be of one kind with those of {first.text!r}, with '
-                'the same labels'
+                f'examples.{split} is {other.text!r}; its rows must have the same kind and the same '
+                f'labels as those of {first.text!r}'
             )
 
 
 def labelled(
     examples: Sequence[LabelledText], predictions: Sequence[Prediction | None]
 ) -> list[tuple[LabelledText, Prediction]]:
-    """The examples that have a prediction, with it.
+    """Returns pairs of example and prediction, without examples that have no prediction.
 
     Raises:
-        InputError: one of them has no label to compare with; names file and line.
+        InputError: such an example has no label to compare with; the message names file and line.
     """
     pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess is not None]
     for example, _ in pairs:

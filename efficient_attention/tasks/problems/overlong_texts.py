@@ -1,4 +1,7 @@
-"""Cuts, refuses, leaves out or spreads over windows the texts that are too long for a row; never silently."""
+"""Handles texts that are too long for a row: cuts them, raises, leaves them out or splits them into windows.
+
+Every change is reported in a note to the user.
+"""
 
 import collections
 import dataclasses
@@ -13,17 +16,17 @@ from efficient_attention.tasks.problems.encoded_text import EncodedText
 from efficient_attention.tasks.problems.windows import window_starts
 
 Ids = np.ndarray  # integers [l]
-MOST_NOTES = 4  # files with a line of their own; RACE has a file for each of 28,000 articles
+MOST_NOTES = 4  # most files with a separate note; RACE has one file per article, 28,000 in all
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthRule:
-    """What `policy` makes of one row's texts.
+    """The policy for texts that are too long for one row.
 
     Attributes:
-        policy: of config/examples.py.
-        stride: tokens by which a window moves on.
-        length: most tokens of a row, special ones included.
+        policy: `examples.overlong`, see config/examples.py.
+        stride: tokens from the start of one window to the start of the next.
+        length: most tokens of a row, special tokens included.
     """
 
     policy: str
@@ -32,26 +35,28 @@ class LengthRule:
 
     @property
     def limit(self) -> str:
-        """The most that a row has, for messages."""
+        """The longest row, in words for messages."""
         return f'data.length {self.length} tokens'
 
     def room(self, added: int, texts: int) -> int:
-        """The tokens left for texts beside `added` special ones; raises InputError where there is none for each."""
+        """Returns the tokens left for texts besides `added` special tokens; raises InputError if below one per text."""
         if self.length < added + texts:
             raise InputError(f'data.length is {self.length}; {texts} texts with {added} special tokens need more')
         return self.length - added
 
     def rows(self, texts: Sequence[Ids], added: int, where: str, fields: Sequence[str]) -> list[tuple[Ids, ...]]:
-        """The rows that the texts become, each with its part of each text: one row where they fit, else by the policy.
+        """Returns the rows made from the texts, each with its part of each text.
+
+        If the texts fit, there is one row; otherwise the policy decides.
 
         Args:
             texts: the ids of one or two texts.
-            added: how many special tokens a row gets.
+            added: special tokens per row.
             where: file and line, for messages.
             fields: the names of the texts, for messages.
 
         Raises:
-            InputError: the policy is 'error', or the shorter of two texts leaves no room for windows of the longer.
+            InputError: the policy is 'error', or the shorter of two texts is too long for windows of the longer text.
         """
         room = self.room(added, len(texts))
         total = sum(map(len, texts))
@@ -83,7 +88,7 @@ class LengthRule:
 
 
 class Rule(Protocol):
-    """What says when a row is too long: a policy, and the most that a row has, in words."""
+    """The interface of a length rule: a policy, and the longest row in words."""
 
     @property
     def policy(self) -> str: ...
@@ -93,23 +98,23 @@ class Rule(Protocol):
 
 
 class LengthCounts:
-    """How many rows of each file were too long, for one line a file to the user."""
+    """Counts the rows of each file that were too long, for one note per file."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.rows: collections.Counter[str] = collections.Counter()
         self.overlong: collections.Counter[str] = collections.Counter()
-        self.made: collections.Counter[str] = collections.Counter()  # rows out of those that were too long
+        self.made: collections.Counter[str] = collections.Counter()  # rows or windows made from rows that were too long
 
     def add(self, file: str, *, is_overlong: bool, made: int) -> None:
-        """Counts one row of a file ('' = an input of none)."""
+        """Counts one row of a file; '' = input without a file."""
         self.rows[file] += 1
         if is_overlong:
             self.overlong[file] += 1
             self.made[file] += made
 
     def notes(self) -> dict[str, str]:
-        """File -> what happened to its rows, for those that had some too long; one line for all where they are many."""
+        """Returns {file: note} for files with rows that were too long; many such files share a single note."""
         files = list(self.overlong)
         if len(files) <= MOST_NOTES:
             return {file: self._note(file or 'input', [file]) for file in files}
@@ -122,7 +127,7 @@ class LengthCounts:
 
 
 def cut_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
-    """A line on the questions above `limit` tokens, which are cut, under itself as a key; {} where there are none."""
+    """Returns a note about questions that are cut to `limit` tokens, as {note: note}; {} if there are none."""
     cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
     if not cut:
         return {}

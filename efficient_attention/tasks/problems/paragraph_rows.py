@@ -1,4 +1,4 @@
-"""Makes one long row of a question and its paragraphs, with a marker before every title and sentence."""
+"""Builds the long row of a multi-hop question: paragraphs with a marker before every title and sentence."""
 
 import dataclasses
 import itertools
@@ -11,13 +11,13 @@ from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Sentenc
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.problems.encoded_text import EncodedText, encoded_texts, tokens_over
 
-TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # of BERT's vocabularies, which no text gives
+TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # unused pieces of BERT's vocabularies, which no text contains
 TYPES = ('span', 'yes', 'no')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A title or a sentence of a paragraph, with a marker before it in the row; `sentence` is None for a title."""
+    """A title or a sentence of a paragraph, which gets a marker in the row; `sentence` is None for a title."""
 
     text: str
     title: str
@@ -25,7 +25,7 @@ class MarkedText:
 
 
 def marked_texts(example: MultiHopQuestion) -> list[MarkedText]:
-    """The titles and sentences in their order."""
+    """Returns the titles and sentences of the paragraphs, in order."""
     found = []
     for paragraph in example.paragraphs:
         found.append(MarkedText(paragraph.title, paragraph.title))
@@ -35,7 +35,10 @@ def marked_texts(example: MultiHopQuestion) -> list[MarkedText]:
 
 
 def marker_ids(encoder: TextEncoder) -> tuple[int, int]:
-    """The ids that mark a title and a sentence; the separator for both in a vocabulary without unused pieces."""
+    """Returns the marker ids of titles and of sentences.
+
+    If the vocabulary has no unused pieces, both are the separator's id.
+    """
     found = [encoder.tokenizer.token_to_id(name) for name in (TITLE_MARKER, SENTENCE_MARKER)]
     title, sentence = (encoder.sep if id is None else id for id in found)
     return title, sentence
@@ -44,11 +47,13 @@ def marker_ids(encoder: TextEncoder) -> tuple[int, int]:
 def body_of(
     texts: Sequence[MarkedText], encoded: Sequence[EncodedText], markers: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """What a row holds of the paragraphs, int32 [l] each.
+    """Returns the arrays of the paragraphs in a row, int32 [l] each.
 
-    'tokens'; 'text', the number of the marked text that a token is of, and 'offset_start' and 'offset_end', its
-    characters there, all -1 at markers; 'sentence', the number of the text at a sentence's marker, -1 elsewhere;
-    'is_marker'.
+    - 'tokens': the token ids.
+    - 'text': the number of the token's marked text, -1 at markers.
+    - 'offset_start', 'offset_end': the token's characters in its text, -1 at markers.
+    - 'sentence': the number of the marked text at the marker of a sentence, -1 elsewhere.
+    - 'is_marker': 1 at markers, 0 elsewhere.
     """
     names = ('tokens', 'text', 'offset_start', 'offset_end', 'sentence', 'is_marker')
     arrays: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.int32)] for name in names}
@@ -69,10 +74,11 @@ def body_of(
 
 
 def answer_place(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
-    """(text, first, last character) of where the answer most likely stands; None where it does nowhere.
+    """Returns (text, first character, end) of the answer's most likely position; None if no text contains the answer.
 
-    HotpotQA does not say where. Whole words come before parts of them; then the supporting sentences, other sentences
-    of their paragraphs, those paragraphs' titles, other sentences, other titles; then the order of the row.
+    HotpotQA does not say where the answer is. Matches of whole words come before matches inside words. Then the order
+    is: supporting sentences, other sentences of their paragraphs, titles of these paragraphs, other sentences, other
+    titles. Then the order of the row decides.
     """
     titles = {title for title, _ in example.supporting}
 
@@ -92,7 +98,7 @@ def answer_place(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tupl
 def answer_positions(
     example: MultiHopQuestion, texts: Sequence[MarkedText], encoded: Sequence[EncodedText]
 ) -> tuple[int, int] | None:
-    """The first and the last position of the answer in the body of the row; None where it is not there."""
+    """Returns the first and last position of the answer among the paragraph tokens; None if the answer is not there."""
     place = answer_place(example, texts)
     found = tokens_over(encoded[place[0]].offsets, *place[1:]) if place else None
     if place is None or found is None:
@@ -102,7 +108,7 @@ def answer_positions(
 
 
 def answer_type(example: MultiHopQuestion) -> int:
-    """The number of the answer's type in TYPES."""
+    """Returns the index of the answer's type in TYPES."""
     answer = (example.answers or ('',))[0].strip().lower()
     return TYPES.index(answer) if answer in TYPES[1:] else 0
 
@@ -110,7 +116,7 @@ def answer_type(example: MultiHopQuestion) -> int:
 def encoded_marked_texts(
     encoder: TextEncoder, examples: Sequence[MultiHopQuestion]
 ) -> Iterator[tuple[list[MarkedText], list[EncodedText]]]:
-    """The marked texts of each example and their tokens."""
+    """Yields the marked texts of each example and their tokens."""
     for example in examples:
         texts = marked_texts(example)
         yield texts, encoded_texts(encoder, [marked.text for marked in texts])

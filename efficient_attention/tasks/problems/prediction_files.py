@@ -1,4 +1,4 @@
-"""Files of predictions: GLUE's submissions and JSON lines."""
+"""Writes prediction files: GLUE submissions and JSON lines."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
 
 
 def submission_name(title: str, subset: str) -> str:
-    """The file that GLUE's server wants for a subset of a task, such as 'MNLI-mm.tsv'."""
+    """Returns the file name that GLUE's server expects for a subset of a task, such as 'MNLI-mm.tsv'."""
     if subset == DIAGNOSTIC:
         return 'AX.tsv'
     if title == 'MNLI':
@@ -20,10 +20,10 @@ def submission_name(title: str, subset: str) -> str:
 
 
 def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Writes one submission for each subset of the test examples; returns their paths.
+    """Writes one submission per subset of the test examples; returns their paths.
 
     Raises:
-        InputError: an example has no prediction, since it was left out as too long; the server wants all.
+        InputError: an example has no prediction because it was left out as too long; the server expects all rows.
     """
     files: dict[str, list[str]] = {}
     for example, value in zip(examples, values, strict=True):
@@ -34,13 +34,13 @@ def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[st
 
 
 def write_rows(rows: Iterable[dict[str, Any]], split: str, folder: Path) -> Path:
-    """Writes one JSON object a line: 'predictions.jsonl' of 'test', '<split>_predictions.jsonl' of others."""
+    """Writes one JSON object per line: 'predictions.jsonl' for 'test', '<split>_predictions.jsonl' for other splits."""
     name = 'predictions.jsonl' if split == 'test' else f'{split}_predictions.jsonl'
     return write_lines([json.dumps(row, ensure_ascii=False) for row in rows], folder / name)
 
 
 def write_lines(lines: Sequence[str], path: Path) -> Path:
-    """Writes lines into a file, whose folder is made if need be; returns its path."""
+    """Writes lines into a file and creates its folder if needed; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(''.join(f'{line}\n' for line in lines), encoding='utf-8')
     return path

@@ -1,8 +1,8 @@
 """Answers to questions as spans of a context: SQuAD 1.1, SQuAD 2.0 and a user's files.
 
-A context that does not fit into a row is read through overlapping windows, so nothing of it is lost. The answer is the
-exact text of the context between the first and the last character of the chosen tokens: the tokenizer tells which
-characters a token stands for, so the prediction need not be aligned with the text afterwards, as BERT's code had to.
+A context that is too long for a row is split into overlapping windows, so nothing is lost. The answer is the exact text
+of the context between the first and the last character of the chosen tokens. Token offsets give these characters, so
+the alignment step of BERT's code is not needed.
 """
 
 import functools
@@ -36,16 +36,17 @@ THRESHOLD = 'no_answer_threshold'
 
 
 class QuestionAnswering(Problem[Question, SpanPrediction]):
-    """Start and end of the answer, or position 0 for both where a window has none.
+    """Extractive question answering: start and end of the answer, both position 0 if a window has no answer.
 
-    Beside the arrays that `problem.py` names, the rows to predict from have 'offset_start' and 'offset_end', int32
-    [l], characters of the context (-1 = no token of it), and 'is_allowed', bool [l], tokens of the context that have
-    the most context in this window, where alone an answer may start.
+    Besides the arrays in `problem.py`, rows for prediction have:
+    - 'offset_start' and 'offset_end', int32 [l]: characters of the context, -1 = not a token of the context.
+    - 'is_allowed', bool [l]: whether an answer may start here. A context token is only allowed in the window where it
+      has the most context.
 
     Attributes:
-        thresholds: {'no_answer_threshold': the null odds above which there is no answer}, 0 at first. `score` on a dev
-            split sets it to the one with the best F1 and reports it, so that predictions for other texts use it.
-        notes: what was cut or left out, a line each.
+        thresholds: {'no_answer_threshold': the null odds above which there is no answer}, initially 0. On a dev split,
+            `score` sets and reports the threshold with the best F1. Predictions for other texts use this threshold.
+        notes: warnings about cut or left-out examples, one line each.
     """
 
     head = 'span'
@@ -69,15 +70,15 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
 
     @functools.cached_property
     def template(self) -> RowTemplate:
-        """The special tokens of a question and a window."""
+        """The special tokens around a question and a window of the context."""
         return row_template(self.encoder, is_pair=True)
 
     def capacity(self, question_length: int) -> int:
-        """How many tokens of the context fit beside a question."""
+        """Returns how many tokens of the context fit into a row with a question of this length."""
         return self.length - self.template.added - question_length
 
     def read(self, split: str) -> list[Question]:
-        """See `Problem`; training questions whose answer is not where the file says are left out with a note."""
+        """See `Problem`. Training questions whose answer is not at the recorded position are left out with a note."""
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
             raise InputError(f'examples.{split} is empty; it must name files')
@@ -92,9 +93,9 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         return questions
 
     def encode(self, examples: Sequence[Question], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`; a row for each window. Rows to train on have no arrays for predictions.
+        """See `Problem`. Makes a row per window; training rows have no arrays for predictions.
 
-        The rows of an example are labelled if its answer, where it has one, stands where it says.
+        The rows of an example are labelled if its answer is at the recorded position, or if the question has no answer.
         """
         contexts = list(dict.fromkeys(example.context for example in examples))
         encoded = dict(zip(contexts, encoded_texts(self.encoder, contexts), strict=True))
@@ -110,7 +111,10 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def rows(
         self, question: EncodedText, context: EncodedText, label: tuple[int, int] | None, is_training: bool
     ) -> Iterator[Feature]:
-        """The windows over a context; `label`: first and last token of the answer, (-1, -1) = none, None = unknown."""
+        """Yields the windows over a context.
+
+        `label` is the answer's first and last token, (-1, -1) if there is no answer, None if unknown.
+        """
         question_ids = question.ids[: self.config.question_length]
         spans = windows(len(context), self.capacity(len(question_ids)), self.config.stride)
         before = self.template.second_start(len(question_ids))
@@ -133,13 +137,13 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             yield row
 
     def is_labelled(self, example: Question) -> bool:
-        """See `Problem`; of version 1.1 questions with an answer alone."""
+        """See `Problem`. For version 1.1, only questions with an answer are labelled."""
         return bool(example.answers) or (example.answers == () and self.config.has_no_answer)
 
     def decode(
         self, examples: Sequence[Question], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[SpanPrediction]:
-        """See `Problem`; the best candidates over all windows, and the odds that there is no answer."""
+        """See `Problem`. Returns the best candidates over all windows, and the odds that there is no answer."""
         found: list[list[Candidate]] = [[] for _ in examples]
         nulls: list[Candidate | None] = [None for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
@@ -152,7 +156,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         return [ranked(candidates, null, self.config.best_count) for candidates, null in zip(found, nulls, strict=True)]
 
     def candidates(self, context: str, feature: Feature, logits_L2: np.ndarray) -> Iterator[Candidate]:
-        """The best answers of one window."""
+        """Yields the best answers of one window."""
         text_L = np.minimum(feature['offset_start'], 0)
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         firsts, lasts, _ = best_spans(logits_L2, feature['is_allowed'], text_L, **options)
@@ -170,9 +174,9 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def score(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str
     ) -> dict[str, float]:
-        """See `Problem`; the scores of the official script of version 1.1, or of 2.0 with `has_no_answer`.
+        """See `Problem`. Returns the scores of SQuAD 1.1's official script, or of 2.0's with `has_no_answer`.
 
-        Where `chooses_thresholds`, that of a dev split is chosen first, so that 'f1' is 'best_f1'.
+        With `chooses_thresholds`, a dev split first sets the threshold with the best F1, so 'f1' equals 'best_f1'.
         """
         golds = [[answer.text for answer in example.answers or ()] for example in examples]
         texts = [prediction.best.text for prediction in predictions]
@@ -187,12 +191,12 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def write(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str, folder: Path
     ) -> list[Path]:
-        """See `Problem`; see `write_answers` for the files, which are the same for every split."""
+        """See `Problem`. Writes the files of `write_answers`, under the same names for every split."""
         del split
         return write_answers([example.id for example in examples], predictions, self.thresholds[THRESHOLD], folder)
 
     def example(self, value: Any) -> Question:
-        """See `Problem`; takes {'question': text, 'context': text}."""
+        """See `Problem`. Accepts {'question': text, 'context': text}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': text}")
         for name in ('question', 'context'):
@@ -202,13 +206,13 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         return Question(id=str(value.get('id', '')), **texts, place='the question')
 
     def answer(self, prediction: SpanPrediction) -> dict[str, Any]:
-        """See `Problem`; {'answer', 'score', 'start', 'end'}, characters of the context; '' = there is no answer."""
+        """See `Problem`. Returns {'answer', 'score', 'start', 'end'}, in characters of the context; '' = no answer."""
         chosen = prediction.chosen(self.thresholds[THRESHOLD])
         return {'answer': chosen.text, 'score': chosen.probability, 'start': chosen.start, 'end': chosen.end}
 
 
 def check_config(config: ExamplesConfig) -> None:
-    """Raises InputError where the config asks for what question answering does not do."""
+    """Raises InputError if the config has settings that question answering does not support."""
     if config.format != 'squad':
         raise InputError(f"examples.format is {config.format!r}; 'question_answering' reads 'squad'")
     if config.overlong != 'windows':
@@ -218,20 +222,20 @@ def check_config(config: ExamplesConfig) -> None:
 
 
 def check_answered(questions: Sequence[Question]) -> None:
-    """Raises InputError where a question has no answer."""
+    """Raises InputError if a question has no answer."""
     for question in questions:
         if question.answers == ():
             raise InputError(f'{question.place}: no answers; questions without one need examples.has_no_answer')
 
 
 def has_label(example: Question) -> bool:
-    """Whether it is known where the answer stands, or that there is none."""
+    """Returns whether the answer's position is known, or is known not to exist."""
     answer = example.training_answer
     return example.answers is not None and (answer is None or example.is_placed(answer))
 
 
 def label_of(example: Question, context: EncodedText) -> tuple[int, int]:
-    """The first and the last token of the answer; (-1, -1) where there is none, or no token of it."""
+    """Returns the first and last token of the answer; (-1, -1) if there is no answer, or no token covers it."""
     answer = example.training_answer
     found = tokens_over(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
     return found or (-1, -1)

@@ -1,4 +1,4 @@
-"""The class of each problem that a config's `examples.problem` may name."""
+"""Maps the names in `examples.problem` to the classes of the fine-tuning problems."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.problems.problem import Problem
 
-# A run loads only the module of its own problem.
+# Dotted paths, so that a run imports only the module of its problem.
 PROBLEMS = {
     'classification': 'efficient_attention.tasks.problems.classification.Classification',
     'regression': 'efficient_attention.tasks.problems.regression.Regression',
@@ -19,11 +19,11 @@ PROBLEMS = {
 
 
 def problem_type(name: str) -> type[Problem]:
-    """The class of a problem by its name in a config."""
+    """Returns the class of a problem by its name in a config."""
     module, kind = PROBLEMS[name].rsplit('.', 1)
     return getattr(importlib.import_module(module), kind)
 
 
 def make_problem(config: ExamplesConfig, encoder: TextEncoder, length: int) -> Problem[Any, Any]:
-    """The problem of `config.problem`; raises InputError where the config does not serve it."""
+    """Returns the problem of `config.problem`; raises InputError if the config is invalid for the problem."""
     return problem_type(config.problem)(config, encoder, length)

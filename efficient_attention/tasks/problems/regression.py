@@ -1,4 +1,4 @@
-"""Numbers for texts and pairs: STS-B and a user's own tables."""
+"""Regression: predicts a number for a text or a text pair, for STS-B and a user's own tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ from efficient_attention.tasks.problems.one_label import OneLabelProblem, labell
 from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
-HIGHEST_SCORE = 5.0  # of STS-B  # of STS-B
+HIGHEST_SCORE = 5.0  # STS-B's highest score
 
 
 class Regression(OneLabelProblem[float | None]):
-    """A number for a text or a pair; see `Problem`."""
+    """A number for a text or a text pair; see `Problem`."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         """See `Problem`."""
@@ -32,7 +32,7 @@ class Regression(OneLabelProblem[float | None]):
         self.best_metric = names[0]
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """See `OneLabelProblem`; float32 []."""
+        """Returns the number as float32 []; see `OneLabelProblem`."""
         return np.array(number_of(example), np.float32)
 
     def decode(
@@ -45,8 +45,8 @@ class Regression(OneLabelProblem[float | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`; of the examples that were not left out."""
-        del split  # no such task has two dev splits
+        """See `Problem`. Left-out examples do not count."""
+        del split  # no regression task has two dev splits
         pairs = labelled(examples, predictions)
         expected = np.array([number_of(example) for example, _ in pairs], np.float64)
         predicted = np.array([guess for _, guess in pairs], np.float64)
@@ -55,7 +55,7 @@ class Regression(OneLabelProblem[float | None]):
     def write(
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes STS-B's 'test' as 'STS-B.tsv', clipped to [0, 5], and all else as JSON lines of id and label."""
+        """Writes STS-B's 'test' as 'STS-B.tsv', clipped to [0, 5], and other splits as JSON lines of id and label."""
         if self.glue and split == 'test':
             values = [None if guess is None else f'{np.clip(guess, 0, HIGHEST_SCORE):.3f}' for guess in predictions]
             return write_glue(self.glue.title, examples, values, folder)
@@ -64,5 +64,5 @@ class Regression(OneLabelProblem[float | None]):
         return [write_rows(rows, split, folder)]
 
     def answer(self, prediction: float | None) -> dict[str, Any] | None:
-        """{'score': the predicted number}; None where there is no prediction."""
+        """Returns {'score': the predicted number}, or None if there is no prediction."""
         return None if prediction is None else {'score': prediction}

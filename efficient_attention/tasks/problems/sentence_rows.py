@@ -1,4 +1,4 @@
-"""Texts as lists of sentences, each a row of its own for the encoder of a hierarchical model."""
+"""Splits texts into sentences; a hierarchical model encodes each sentence as a separate row."""
 
 import dataclasses
 import re
@@ -11,18 +11,18 @@ from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids
 
-LINE_BREAK = re.compile(r'<br\s*/?>', re.IGNORECASE)  # as reviews from the web have it
+LINE_BREAK = re.compile(r'<br\s*/?>', re.IGNORECASE)  # HTML line breaks, as in web reviews
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceRule:
-    """What `policy` makes of a text with too many sentences, or too long ones.
+    """The policy for texts with too many sentences, or with sentences that are too long.
 
     Attributes:
-        policy: of config/examples.py. 'windows' lose nothing: a sentence goes on in the next place, and a text with
-            more sentences than a row becomes several rows, side by side.
-        sentences: most of a row.
-        length: most tokens of a sentence, special ones included.
+        policy: `examples.overlong`, see config/examples.py. 'windows' loses nothing: a long sentence continues as the
+            next sentence, and a text with too many sentences becomes several rows.
+        sentences: most sentences of a row.
+        length: most tokens of a sentence, special tokens included.
     """
 
     policy: str
@@ -31,18 +31,18 @@ class SentenceRule:
 
     @property
     def limit(self) -> str:
-        """The most that a row has, for messages."""
+        """The longest row, in words for messages."""
         return f'examples.sentences {self.sentences} sentences, or data.length {self.length} tokens in one,'
 
     def is_overlong(self, sentences: Sequence[Ids], added: int) -> bool:
-        """Whether a text has too many sentences or a too long one; `added` special tokens stand in each."""
+        """Returns whether a text has too many sentences or a too long one; `added`: special tokens per sentence."""
         return len(sentences) > self.sentences or max(map(len, sentences)) + added > self.length
 
     def rows(self, sentences: Sequence[Ids], added: int, where: str) -> list[list[Ids]]:
-        """The rows that a text becomes, each a list of sentences: one where it fits, else by the policy.
+        """Returns the rows made from a text, each a list of sentences: one row if it fits, otherwise by the policy.
 
         Raises:
-            InputError: the policy is 'error'.
+            InputError: the text does not fit and the policy is 'error'.
         """
         if not self.is_overlong(sentences, added):
             return [list(sentences)]
@@ -62,12 +62,15 @@ class SentenceRule:
 
 
 def sentences_of(text: str) -> list[str]:
-    """A text's sentences in order; a line break of HTML is one of the text."""
+    """Returns the sentences of a text in order; an HTML line break counts as a line break."""
     return split_sentences(LINE_BREAK.sub('\n', text))
 
 
 def sentence_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
-    """The ids of each text's sentences, without special tokens; those without a token are left out, but for one."""
+    """Returns the ids of each text's sentences, without special tokens.
+
+    Sentences without tokens are left out, but a text always keeps at least one sentence.
+    """
     split = [sentences_of(text) for text in texts]
     ids = iter(ids_of(encoder, [sentence for sentences in split for sentence in sentences]))
     found = [[next(ids) for _ in sentences] for sentences in split]
@@ -75,7 +78,7 @@ def sentence_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
 
 
 def check_borders(texts: Sequence[Sequence[Ids]], count: int) -> None:
-    """Raises InputError where every text is one sentence: there are no borders for a second level to read."""
+    """Raises InputError if every text is a single sentence, since a hierarchical model then has nothing to combine."""
     if texts and max(map(len, texts)) < 2:
         raise InputError(
             f'examples.sentences is {count}, but none of the {len(texts)} texts of examples.train has a sentence '

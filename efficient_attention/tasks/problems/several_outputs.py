@@ -1,4 +1,4 @@
-"""Several numbers, or several labels, for one row: what checkpoints from outside predict, and nothing here trains."""
+"""Several numbers or several labels per row: inference only, with imported checkpoints; nothing here trains."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,20 +15,20 @@ from efficient_attention.tasks.problems.one_label import OneLabelProblem
 from efficient_attention.tasks.problems.prediction_files import write_rows
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
-LIKELY = 0.5  # probability from which a label is given
+LIKELY = 0.5  # a label is given from this probability up
 
 
 class SeveralOutputs(OneLabelProblem[dict[str, float] | None]):
-    """A number for each name in `config.labels`: the output itself, or its sigmoid, each label's own probability."""
+    """A number for each name in `config.labels`: the raw output, or its sigmoid as the probability of the label."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int, *, is_multi_label: bool) -> None:
-        """See `Problem`; `is_multi_label`: the outputs are of labels, any number of which a row may have."""
+        """See `Problem`. With `is_multi_label`, the outputs are labels, and a row may have any number of them."""
         super().__init__(config, encoder, length)
         self.labels, self.is_multi_label = config.labels, is_multi_label
         self.metric_names: frozenset[str] = frozenset()
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """Always raises InputError: no file can give a row several labels."""
+        """Always raises InputError, because a file cannot give a row several labels."""
         raise InputError(
             f'{example.where}: field {self.config.label!r} is {example.label!r}; the model gives a row several numbers '
             'or labels, which are not scored: leave the column out'
@@ -48,19 +48,19 @@ class SeveralOutputs(OneLabelProblem[dict[str, float] | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str
     ) -> dict[str, float]:
-        """Nothing: rows with labels are refused when they are read."""
+        """Returns no scores, because rows with labels raise when they are read."""
         del examples, predictions, split
         return {}
 
     def write(
         self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes JSON lines of id and `answer`."""
+        """Writes JSON lines of id and the fields of `answer`."""
         answers = [(one.id, self.answer(guess)) for one, guess in zip(examples, predictions, strict=True)]
         return [write_rows([{'id': id, **answer} for id, answer in answers if answer], split, folder)]
 
     def answer(self, prediction: dict[str, float] | None) -> dict[str, Any] | None:
-        """{'scores': of each name}, of labels also 'labels', those of at least 0.5; None without a prediction."""
+        """Returns {'scores': by name}, plus 'labels' of probability >= 0.5 if multi-label; None without prediction."""
         if prediction is None:
             return None
         likely = [label for label, probability in prediction.items() if probability >= LIKELY]

@@ -1,4 +1,4 @@
-"""A tag for each word: named entities, parts of speech."""
+"""Token classification: a tag for each word, such as named entities or parts of speech."""
 
 import collections
 import dataclasses
@@ -22,13 +22,13 @@ from efficient_attention.tasks.problems.prediction_files import write_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
 
-# A word with what joins its parts ('e-mail', "don't", '@user', '#tag', '3.5'), or one sign.
+# A word with inner punctuation ('e-mail', "don't", '@user', '#tag', '3.5'), or a single punctuation mark.
 WORD = re.compile(r"[@#]?\w+(?:[-.,'’_&/:]\w+)*|[^\w\s]")
 
 
 @dataclasses.dataclass(frozen=True)
 class TagPrediction:
-    """A tag and its probability for each word of a sentence; `text` and `spans` say where the words stand."""
+    """The tag and probability of each word of a sentence; `spans` are the character ranges of the words in `text`."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
@@ -37,10 +37,10 @@ class TagPrediction:
 
 
 class TokenClassification(Problem[Sentence, TagPrediction | None]):
-    """A tag for each word; see `Problem`. A word's first token predicts it.
+    """A tag for each word, predicted at the word's first token; see `Problem`.
 
-    The prediction of a sentence that was left out as too long is None. Besides the arrays of a feature in
-    tasks/problems/problem.py there is 'words' int32 [l]: the word that is predicted at a position, -1 = none.
+    If a sentence was left out as too long, its prediction is None. Besides the arrays in tasks/problems/problem.py, a
+    feature has 'words' int32 [l]: the word predicted at the position, -1 = none.
     """
 
     head = 'token'
@@ -58,7 +58,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         self.dev_splits = ('dev',) if config.dev else ()
         self.labels = config.labels or self._found_labels()
         self._numbers = {label: number for number, label in enumerate(self.labels)}
-        self.fallback = 'O' if 'O' in self._numbers else self.labels[0]  # of a word that has no token
+        self.fallback = 'O' if 'O' in self._numbers else self.labels[0]  # tag of a word that has no token
         self.scheme = scheme_of(self.labels)
         names = ('f1', 'precision', 'recall', 'accuracy') if self.scheme else ('accuracy',)
         self.metric_names, self.best_metric = frozenset(names), names[0]
@@ -82,7 +82,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
 
     def encode(self, examples: Sequence[Sentence], *, is_training: bool = False) -> list[Feature]:
         """See `Problem`."""
-        del is_training  # every sentence teaches
+        del is_training  # no row is dropped for training
         counts = LengthCounts(self.rule)
         lost: collections.Counter[str] = collections.Counter()
         features: list[Feature] = []
@@ -150,8 +150,8 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
     def score(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`; of the sentences that were not left out."""
-        del split  # there is one dev split
+        """See `Problem`. Left-out sentences do not count."""
+        del split  # there is only one dev split
         expected: list[tuple[str, ...]] = []
         predicted: list[tuple[str, ...]] = []
         for sentence, guess in zip(examples, predictions, strict=True):
@@ -167,7 +167,10 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
     def write(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes 'predictions.conll' of 'test' or '<split>_predictions.conll': word, tag if known, predicted tag."""
+        """Writes word, known tag and predicted tag per line: 'predictions.conll' or '<split>_predictions.conll'.
+
+        'predictions.conll' is for the 'test' split.
+        """
         lines: list[str] = []
         for sentence, guess in zip(examples, predictions, strict=True):
             if guess is not None:
@@ -177,10 +180,10 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return [write_lines(lines, folder / name)]
 
     def example(self, value: Any) -> Sentence:
-        """A sentence from a text, which is split into words and signs, or from a list of words.
+        """Returns a sentence from a text, which is split into words and punctuation, or from a list of words.
 
         Raises:
-            InputError: it is neither, or holds no word.
+            InputError: the value is neither a text nor a list of words, or has no word.
         """
         if isinstance(value, str):
             found = [(match.group(), match.span()) for match in WORD.finditer(value)]
@@ -195,9 +198,9 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return Sentence('', (1,) * len(words), tuple(words), None, text, tuple(spans))
 
     def answer(self, prediction: TagPrediction | None) -> list[dict[str, Any]] | None:
-        """A list of {'word', 'label', 'score', 'start', 'end'}: one for each entity, or each word where tags mark none.
+        """Returns {'word', 'label', 'score', 'start', 'end'} per entity, or per word if tags mark no entities.
 
-        'start' and 'end' count characters of the text; the score of an entity is the mean of its words' scores.
+        'start' and 'end' count characters of the text. The score of an entity is the mean of its words' scores.
         """
         if prediction is None:
             return None
@@ -215,7 +218,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
 
 
 def located(sentence: Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The text of a sentence and where its words stand in it."""
+    """Returns the text of a sentence and the character ranges of its words."""
     if sentence.text:
         return sentence.text, sentence.spans
     spans = []

@@ -1,6 +1,7 @@
-"""Overlapping windows over texts that are longer than a row, and the window in which a token has the most context.
+"""Overlapping windows over texts that are longer than a row.
 
-Of tagged words, each is predicted in one row: none is lost, none predicted twice.
+For each token, this file also finds the window in which the token has the most context. Each word of a tagged sentence
+is predicted in exactly one window.
 """
 
 import dataclasses
@@ -10,24 +11,24 @@ import numpy as np
 
 
 def window_starts(length: int, room: int, stride: int) -> list[int]:
-    """Where windows of `room` tokens start that cover `length` tokens and move on by `stride`, or by room if less."""
+    """Returns the starts of windows of `room` tokens that cover `length` tokens, `min(stride, room)` tokens apart."""
     step = min(stride, room)
     return [0, *range(step, max(length - room, 0) + step, step)]
 
 
 def windows(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
-    """(first, end) of the windows over `count` tokens: each holds `capacity` and starts `stride` after the last.
+    """Returns (first, end) of the windows over `count` tokens, each of `capacity` tokens and `stride` tokens apart.
 
-    The last ends with the tokens and may be shorter. A stride above the capacity is taken for the capacity, as BERT's
-    code does, so that no token is left out.
+    The last window ends with the last token and may be shorter. A stride above the capacity is reduced to the capacity,
+    as in BERT's code, so that no token is left out.
     """
     return [(start, min(count, start + capacity)) for start in window_starts(count, capacity, stride)]
 
 
 def maximum_context(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bool [windows, count]: whether this is the (first) window in which the token has the most context.
+    """Returns bool [windows, count]: whether this window is the first in which the token has the most context.
 
-    Context is the smaller of the numbers of tokens on the left and on the right, plus a hundredth of the window's
+    Context is the number of tokens to the left or to the right, whichever is smaller, plus 0.01 times the window's
     length (Devlin et al.'s code for SQuAD).
     """
     tokens = np.arange(count)
@@ -40,12 +41,12 @@ def maximum_context(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordTokens:
-    """A sentence as tokens.
+    """A tokenised sentence.
 
     Attributes:
         ids: int32 [l].
-        words: int32 [l], the word whose first token stands there; -1 = none.
-        count: how many words there are; some may have no token, such as a lone control character.
+        words: int32 [l], the word whose first token is at the position; -1 = none.
+        count: number of words; some may have no token, such as a single control character.
     """
 
     ids: np.ndarray
@@ -54,14 +55,15 @@ class WordTokens:
 
     @property
     def lost(self) -> int:
-        """How many words have no token."""
+        """The number of words without a token."""
         return self.count - int(np.sum(self.words >= 0))
 
 
 def word_tokens(ids: np.ndarray, offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> WordTokens:
-    """The tokens of a text whose words stand at `spans`, given their `offsets` in it, both in characters.
+    """Returns the tokens of a text with words at `spans`; `offsets` are the tokens' ranges, both in characters.
 
-    A token belongs to the word that its last character is in: a byte-level tokenizer's tokens may begin with the space.
+    A token belongs to the word of its last character, because tokens of a byte-level tokenizer may begin with the
+    space.
     """
     words = np.full(len(ids), -1, np.int32)
     starts = np.array([start for start, _ in spans], np.int64)
@@ -74,10 +76,10 @@ def word_tokens(ids: np.ndarray, offsets: Sequence[tuple[int, int]], spans: Sequ
 
 
 def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, np.ndarray]]:
-    """(first token, words [l] as in `WordTokens`) of each row of at most `room` tokens.
+    """Returns (first token, words [l] as in `WordTokens`) of each row of at most `room` tokens.
 
-    Rows move on by `stride` tokens, or by `room` if that is less, or by somewhat less still to begin with a word. A
-    word is left to the row that shows the most tokens on the narrower side of it.
+    Rows start `min(stride, room)` tokens apart, or slightly less, to begin at the start of a word. A word is predicted
+    in the row that has the most tokens on the word's narrower side.
     """
     starts = _starts(tokens.words, room, stride)
     ends = [min(start + room, len(tokens.ids)) for start in starts]

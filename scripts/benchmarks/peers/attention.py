@@ -1,9 +1,9 @@
-"""One process, one measurement: attention of a PyTorch library at one length, forward and forward + backward.
+"""Measures attention of a PyTorch library at one length, forward and forward + backward, in one process.
 
-Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
-prints one JSON object. Every peer computes attention alone: modules that bring their own projections get stand-ins
-in their place, so that both sides start from queries, keys and values. What a module learns beside projections, such
-as Linformer's matrices, stays in it and has gradients, as on our side.
+It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+prints one JSON object. Only attention is measured: the projections of a module are replaced by stand-ins, so both sides
+start from queries, keys and values. Other learned parts, such as Linformer's matrices, stay and get gradients, as on
+our side.
 """
 
 import json
@@ -19,7 +19,7 @@ Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # [1,
 
 
 def sdpa(shape: dict) -> Call:
-    """PyTorch's fused full attention."""
+    """Returns PyTorch's fused full attention."""
     del shape
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -27,7 +27,7 @@ def sdpa(shape: dict) -> Call:
 
 
 def sdpa_causal(shape: dict) -> Call:
-    """PyTorch's fused causal attention."""
+    """Returns PyTorch's fused causal attention."""
     del shape
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
@@ -35,17 +35,17 @@ def sdpa_causal(shape: dict) -> Call:
 
 
 class Given(torch.nn.Module):
-    """Stands in for a projection of a module: whatever its input, the array that the caller put there."""
+    """A stand-in for a projection; ignores its input and returns an array that the caller has set."""
 
     x: torch.Tensor
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[1, L, H x K], or positions first where the hidden states are."""
+        """Returns [1, L, H x K], or positions first if the hidden states have positions first."""
         return self.x if hidden.shape[0] == 1 else self.x.transpose(0, 1)
 
 
 def give(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
-    """Puts arrays [1, L, H, K] in place of the named projections; returns hidden states of the expected shape."""
+    """Replaces the named projections by arrays [1, L, H, K]; returns hidden states of the expected shape."""
     for name, x in arrays.items():
         if not isinstance(getattr(module, name), Given):
             setattr(module, name, Given())
@@ -54,30 +54,30 @@ def give(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
 
 
 class GivenTogether(torch.nn.Module):
-    """Stands in for one projection to queries, keys and values, whose result the module cuts apart by `chunk`."""
+    """A stand-in for a joint projection to queries, keys and values, which the module splits with `chunk`."""
 
     parts: tuple[torch.Tensor, ...]
 
     def forward(self, hidden: torch.Tensor) -> 'GivenTogether':
-        """Itself in place of an array [1, L, 3 x H x K], so that nothing is copied."""
+        """Returns the stand-in itself in place of an array [1, L, 3 x H x K], so that nothing is copied."""
         del hidden
         return self
 
     def chunk(self, count: int, dim: int) -> tuple[torch.Tensor, ...]:
-        """The arrays [1, L, H x K] that the caller put there."""
+        """Returns the arrays [1, L, H x K] that the caller has set."""
         assert (count, dim) == (len(self.parts), -1)
         return self.parts
 
 
 def forgetting(module: torch.nn.Module) -> torch.nn.Module:
-    """The module, which drops the gradient of what it learns as soon as it is made, as those of q, k and v are."""
+    """Returns the module with parameter gradients dropped as soon as they are computed, as for q, k and v."""
     for parameter in module.parameters():
         parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, 'grad', None))
     return module
 
 
 def hf_longformer(shape: dict) -> Call:
-    """Longformer's sliding window of 2 x 64 + 1 keys."""
+    """Returns Longformer's sliding window of 2 x 64 + 1 keys."""
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
     config = transformers.LongformerConfig(
@@ -91,7 +91,7 @@ def hf_longformer(shape: dict) -> Call:
     mask, off = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.bool)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        hidden = give(module, query=q.clone(), key=k, value=v)  # it divides queries in place
+        hidden = give(module, query=q.clone(), key=k, value=v)  # the module divides queries in place
         return module(hidden, attention_mask=mask, is_index_masked=off, is_index_global_attn=off, is_global_attn=False)[
             0
         ]
@@ -100,7 +100,7 @@ def hf_longformer(shape: dict) -> Call:
 
 
 def hf_bigbird(shape: dict) -> Call:
-    """BigBird's block-sparse attention, blocks of 64, 3 random ones a row."""
+    """Returns BigBird's block-sparse attention, blocks of 64, 3 random blocks per row."""
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
     config = transformers.BigBirdConfig(
@@ -123,7 +123,7 @@ def hf_bigbird(shape: dict) -> Call:
 
 
 def hf_reformer(shape: dict) -> Call:
-    """Reformer's LSH attention, chunks of 64, 4 rounds."""
+    """Returns Reformer's LSH attention, chunks of 64, 4 rounds."""
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
     config = transformers.ReformerConfig(
@@ -140,14 +140,14 @@ def hf_reformer(shape: dict) -> Call:
     module = LSHSelfAttention(config)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        del k  # keys come from queries
+        del k  # keys are computed from queries
         return module(give(module, query_key=q, value=v), num_hashes=4).hidden_states
 
     return call
 
 
 def reformer_pytorch(shape: dict) -> Call:
-    """reformer-pytorch's LSH attention, buckets of 64, 4 rounds."""
+    """Returns reformer-pytorch's LSH attention, buckets of 64, 4 rounds."""
     del shape
     from reformer_pytorch import LSHAttention
 
@@ -161,7 +161,7 @@ def reformer_pytorch(shape: dict) -> Call:
 
 
 def performer_pytorch(shape: dict) -> Call:
-    """performer-pytorch's FAVOR+ with 256 features."""
+    """Returns performer-pytorch's FAVOR+ with 256 features."""
     from performer_pytorch import FastAttention
 
     module = FastAttention(dim_heads=shape['head_width'], nb_features=256, causal=False)
@@ -169,7 +169,7 @@ def performer_pytorch(shape: dict) -> Call:
 
 
 def performer_pytorch_causal(shape: dict) -> Call:
-    """Its causal form, by the scan in plain PyTorch that it falls back to without its compiled CUDA kernel."""
+    """Returns performer-pytorch's causal FAVOR+, with its fallback scan in PyTorch instead of its CUDA kernel."""
     from performer_pytorch import FastAttention
     from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
 
@@ -179,7 +179,7 @@ def performer_pytorch_causal(shape: dict) -> Call:
 
 
 def local_attention(shape: dict) -> Call:
-    """local-attention's window of its own and both neighbouring blocks of 64."""
+    """Returns local-attention's window: a query's own block of 64 and both neighbouring blocks."""
     from local_attention import LocalAttention
 
     module = LocalAttention(
@@ -189,7 +189,7 @@ def local_attention(shape: dict) -> Call:
 
 
 def linformer_call(shape: dict, *, tied: bool) -> Call:
-    """linformer's 256 slots; `tied`: one matrix makes those of keys and of values."""
+    """Returns linformer's attention with 256 compressed keys; `tied`: keys and values share one matrix."""
     from linformer import LinformerSelfAttention
 
     width = shape['heads'] * shape['head_width']
@@ -202,17 +202,17 @@ def linformer_call(shape: dict, *, tied: bool) -> Call:
 
 
 def linformer_package(shape: dict) -> Call:
-    """linformer as it comes: one matrix for keys and one for values, the same for all heads."""
+    """Returns linformer's default: one matrix for keys and one for values, shared by all heads."""
     return linformer_call(shape, tied=False)
 
 
 def linformer_package_tied(shape: dict) -> Call:
-    """linformer with one matrix for keys and values."""
+    """Returns linformer with one matrix for keys and values."""
     return linformer_call(shape, tied=True)
 
 
 def nystrom_call(shape: dict, **choices: bool | int) -> Call:
-    """nystrom-attention with 64 landmarks and 6 iterations."""
+    """Returns nystrom-attention with 64 landmarks and 6 iterations."""
     from nystrom_attention import NystromAttention
 
     heads, width = shape['heads'], shape['head_width']
@@ -228,19 +228,19 @@ def nystrom_call(shape: dict, **choices: bool | int) -> Call:
 
 
 def nystrom_attention(shape: dict) -> Call:
-    """nystrom-attention without its convolution of values."""
+    """Returns nystrom-attention without its convolution of values."""
     return nystrom_call(shape, residual=False)
 
 
 def nystrom_attention_convolution(shape: dict) -> Call:
-    """nystrom-attention as it comes, with a convolution of values over 33 positions."""
+    """Returns nystrom-attention's default, with a convolution of values over 33 positions."""
     return nystrom_call(shape, residual=True)
 
 
 def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
-    """One of sinkhorn-transformer's two attentions, which start from q, k and v, in blocks of 64.
+    """Returns one of sinkhorn-transformer's two attentions, which start from q, k and v, in blocks of 64.
 
-    Its learned matrix sorts by sums of queries and keys, ours by those of keys alone. It draws noise in every call.
+    Its learned matrix sorts by sums of queries and keys, ours only by sums of keys. It samples noise in every call.
     """
     from sinkhorn_transformer import sinkhorn_transformer as package
 
@@ -252,29 +252,35 @@ def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
 
 
 def sinkhorn_transformer(shape: dict) -> Call:
-    """sinkhorn-transformer's own and sorted block; by its code sorted keys stand in for sorted values, too."""
+    """Returns sinkhorn-transformer's attention to a query's own block and a sorted block.
+
+    Its code also uses the sorted keys as the sorted values.
+    """
     return sinkhorn_call(shape, 'SinkhornAttention', non_permutative=False, sinkhorn_iter=8)
 
 
 def sinkhorn_transformer_cut(shape: dict) -> Call:
-    """sinkhorn-transformer's first two sorted blocks for all queries.
+    """Returns sinkhorn-transformer's attention of all queries to the first two sorted blocks.
 
-    Their blocks are larger than those of keys, as it would add a query's own block where they are alike.
+    Query blocks are larger than key blocks, because with equal sizes the library would add a query's own block.
     """
     choices = {'n_sortcut': 2, 'bucket_size': 128, 'kv_bucket_size': 64}
     return sinkhorn_call(shape, 'SinkhornAttention', non_permutative=False, sinkhorn_iter=8, **choices)
 
 
 def sinkhorn_transformer_causal(shape: dict) -> Call:
-    """Its causal form: beside the own block one earlier block, the one of the largest weight, times that weight."""
+    """Returns sinkhorn-transformer's causal form: the own block and the earlier block of the largest weight.
+
+    The earlier block is multiplied by its weight.
+    """
     return sinkhorn_call(shape, 'SinkhornCausalAttention', n_top_buckets=1)
 
 
 def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> Call:
-    """routing-transformer's 64 clusters of 64 and, for `local_heads`, the window that it takes from local-attention.
+    """Returns routing-transformer's 64 clusters of 64; `local_heads` heads use local-attention's window instead.
 
-    Where there are gradients it computes new means of its centroids, as ours do; everywhere the term that draws tokens
-    to centroids, of which no gradient is taken. It does not normalise what it compares inside a cluster, as we do.
+    With gradients, it updates its centroids as ours does. It always computes its auxiliary loss, but no gradient is
+    taken of it. Unlike ours, it does not normalise queries and keys inside a cluster.
     """
     from routing_transformer import KmeansAttention
 
@@ -293,17 +299,17 @@ def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> 
 
 
 def routing_transformer(shape: dict) -> Call:
-    """routing-transformer, all heads in clusters."""
+    """Returns routing-transformer with all heads in clusters."""
     return routing_call(shape)
 
 
 def routing_transformer_causal(shape: dict) -> Call:
-    """Its causal form, in which each cluster also has one learned key."""
+    """Returns routing-transformer's causal form, in which each cluster also has one learned key."""
     return routing_call(shape, causal=True)
 
 
 def routing_transformer_half(shape: dict) -> Call:
-    """Four heads in clusters, the others in windows."""
+    """Returns routing-transformer with four local heads and the other heads in clusters."""
     return routing_call(shape, local_heads=4)
 
 
@@ -334,7 +340,7 @@ PEERS = {
 
 
 def measure(shape: dict) -> dict:
-    """Seconds of each call after a warm-up and the peak resident memory above that of the inputs."""
+    """Returns seconds of each call after a warm-up, and the peak resident memory above the inputs."""
     torch.manual_seed(0)
     call = PEERS[shape['peer']](shape)
     size = (1, shape['length'], shape['heads'], shape['head_width'])
@@ -360,7 +366,7 @@ def measure(shape: dict) -> dict:
 
 
 def seconds(call: Callable[[], None], steps: int) -> list[float]:
-    """Seconds of each of `steps` calls after one that is not counted."""
+    """Returns the seconds of each of `steps` calls after an untimed one."""
     call()
     taken = []
     for _ in range(steps):
@@ -371,7 +377,7 @@ def seconds(call: Callable[[], None], steps: int) -> list[float]:
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far."""
+    """Returns the largest resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 

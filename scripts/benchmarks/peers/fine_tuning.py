@@ -1,7 +1,7 @@
-"""One process, one measurement: fine-tuning steps, or inference, of Hugging Face's PyTorch BERT classifier.
+"""Measures fine-tuning steps or inference of Hugging Face's PyTorch BERT classifier, in one process.
 
-Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
-prints one JSON object. The peer gets its faster ways: PyTorch's own attention kernel, the fused AdamW, no clipping,
+It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+prints one JSON object. The peer gets its fastest settings: PyTorch's attention kernel, fused AdamW, no clipping,
 inference mode, rows padded to the longest of their batch.
 """
 
@@ -15,7 +15,7 @@ import transformers
 
 
 def padded_batches(shape: dict) -> list[dict[str, torch.Tensor]]:
-    """Batches of random ids of the given lengths."""
+    """Returns batches of random ids of the given lengths."""
     rng = np.random.default_rng(0)
     batches = []
     for lengths in shape['batches']:
@@ -27,7 +27,7 @@ def padded_batches(shape: dict) -> list[dict[str, torch.Tensor]]:
 
 
 def make_model(shape: dict) -> torch.nn.Module:
-    """The classifier."""
+    """Returns the classifier."""
     model = shape['model']
     config = transformers.BertConfig(
         vocab_size=model['vocab_size'],
@@ -43,7 +43,7 @@ def make_model(shape: dict) -> torch.nn.Module:
 
 
 def measure(shape: dict) -> dict:
-    """Examples/s over all batches, after one that is not timed."""
+    """Returns examples/s over all batches, after an untimed batch."""
     torch.manual_seed(0)
     is_training = shape['way'] == 'train'
     model = make_model(shape).train(is_training)

@@ -1,7 +1,7 @@
-"""One process, one measurement: inference of Hugging Face's PyTorch BERT encoder.
+"""Measures inference of Hugging Face's PyTorch BERT encoder, in one process.
 
-Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
-prints one JSON object. The peer gets its faster ways: PyTorch's own attention kernel and inference mode.
+It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+prints one JSON object. The peer gets its fastest settings: PyTorch's attention kernel and inference mode.
 """
 
 import io
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import transformers
 
-LEAST_SECONDS = 1.0  # of timed calls
+LEAST_SECONDS = 1.0  # least total time of the timed calls
 
 
 def measure(shape: dict) -> dict:
-    """Median milliseconds of a call, after two that are not timed."""
+    """Returns median milliseconds of a call after two untimed calls, and memory of parameters and calls."""
     torch.manual_seed(0)
     model, rows, length = shape['model'], shape['rows'], shape['length']
     config = transformers.BertConfig(
@@ -36,7 +36,7 @@ def measure(shape: dict) -> dict:
     tokens = torch.from_numpy(np.random.default_rng(0).integers(5, model['vocab_size'], (rows, length)))
     mask = torch.ones_like(tokens)
     times: list[float] = []
-    Path('/proc/self/clear_refs').write_text('5')  # forgets the peak so far
+    Path('/proc/self/clear_refs').write_text('5')  # resets the peak
     before = resident_bytes('VmRSS')
     with torch.inference_mode():
         for _ in range(2):
@@ -55,7 +55,7 @@ def measure(shape: dict) -> dict:
 
 
 def resident_bytes(name: str) -> int:
-    """Memory of this process: VmRSS = now, VmHWM = at most since the peak was forgotten."""
+    """Returns memory of this process in bytes: VmRSS = now, VmHWM = peak since the reset."""
     lines = Path('/proc/self/status').read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f'{name}:'))
 

@@ -1,6 +1,6 @@
-"""One process, one measurement: a recurrent layer of PyTorch, forward and forward + backward.
+"""Measures a recurrent layer of PyTorch, forward and forward + backward, in one process.
 
-Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
+It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
 prints one JSON object.
 """
 
@@ -17,7 +17,7 @@ CELLS = {'tanh': torch.nn.RNN, 'gru': torch.nn.GRU, 'lstm': torch.nn.LSTM}
 
 
 def measure(shape: dict) -> dict:
-    """Seconds of each call after a warm-up and the peak resident memory above that of the inputs."""
+    """Returns seconds of each call after a warm-up, and the peak resident memory above the inputs."""
     torch.manual_seed(0)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     module = CELLS[shape['cell']](shape['width'], shape['width'], batch_first=True)
@@ -41,7 +41,7 @@ def measure(shape: dict) -> dict:
 
 
 def seconds(call: Callable[[], None], steps: int) -> list[float]:
-    """Seconds of each of `steps` calls after one that is not counted."""
+    """Returns the seconds of each of `steps` calls after an untimed one."""
     call()
     taken = []
     for _ in range(steps):
@@ -52,7 +52,7 @@ def seconds(call: Callable[[], None], steps: int) -> list[float]:
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far."""
+    """Returns the largest resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 

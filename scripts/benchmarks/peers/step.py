@@ -1,8 +1,8 @@
-"""One process, one measurement: training steps of Hugging Face's PyTorch `BertForMaskedLM` with AdamW on the CPU.
+"""Measures training steps of Hugging Face's PyTorch `BertForMaskedLM` with AdamW on the CPU, in one process.
 
-Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
-prints one JSON object. The peer gets its faster ways: PyTorch's own attention kernel, its default GELU, the fused
-AdamW, no attention mask, no clipping.
+It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+prints one JSON object. The peer gets its fastest settings: PyTorch's attention kernel, its default GELU, fused AdamW,
+no attention mask, no clipping.
 """
 
 import json
@@ -16,7 +16,7 @@ import transformers
 
 
 def masked_batches(shape: dict, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """`count` batches (tokens, labels) of random ids with the given number of labels a row, elsewhere -100."""
+    """Returns `count` batches (tokens, labels) of random ids; labels are -100 except at each row's masked positions."""
     rng = np.random.default_rng(0)
     batches = []
     for _ in range(count):
@@ -30,7 +30,7 @@ def masked_batches(shape: dict, count: int) -> list[tuple[torch.Tensor, torch.Te
 
 
 def make_model(shape: dict) -> torch.nn.Module:
-    """The model in training mode, dropout on."""
+    """Returns the model in training mode, with dropout."""
     config = transformers.BertConfig(
         vocab_size=shape['vocab_size'],
         num_hidden_layers=shape['layers'],
@@ -45,7 +45,7 @@ def make_model(shape: dict) -> torch.nn.Module:
 
 
 def measure(shape: dict) -> dict:
-    """Seconds of each step after the warm-up, and the largest resident memory of this process in bytes."""
+    """Returns seconds of each step after the warm-up, and the peak resident memory of this process in bytes."""
     torch.manual_seed(0)
     baseline = peak_bytes()
     model = make_model(shape)
@@ -73,7 +73,7 @@ def measure(shape: dict) -> dict:
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far; Linux counts it in KiB."""
+    """Returns the largest resident memory of this process so far, in bytes; Linux counts in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

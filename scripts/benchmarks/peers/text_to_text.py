@@ -1,8 +1,8 @@
-"""One process, one measurement: an encoder-decoder of Hugging Face's PyTorch is trained, or writes texts, on the CPU.
+"""Measures training or generation of a Hugging Face encoder-decoder in PyTorch on the CPU, in one process.
 
-Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
-prints one JSON object. The peer gets its faster ways: the attention kernel that it chooses, the fused AdamW, no masks
-where nothing is padded, inference mode, sources of similar length together.
+It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+prints one JSON object. The peer gets its fastest settings: its default attention kernel, fused AdamW, no masks without
+padding, inference mode, sources of similar length together.
 """
 
 import gzip
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 import transformers
 
-FIRST_WORD = 5  # ids below are symbols
+FIRST_WORD = 5  # lower ids are symbols
 
 
 def measure(shape: dict) -> dict:
-    """The figures of one program; `shape['program']` is a name in `PROGRAMS`."""
+    """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     baseline = peak_bytes()
@@ -31,7 +31,7 @@ def measure(shape: dict) -> dict:
 
 
 def train(shape: dict) -> dict:
-    """Training steps of T5 on random ids."""
+    """Measures training steps of T5 on random ids."""
     model, own = shape['model'], {}
     own['num_layers'], own['num_decoder_layers'] = model['layers'], model['decoder_layers']
     own |= {'d_model': model['width'], 'd_kv': model['head_width'], 'd_ff': model['feed_forward_width']}
@@ -56,7 +56,7 @@ def train(shape: dict) -> dict:
 
 
 def random_pairs(shape: dict, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
-    """Ids of words of sources and targets, the same on both sides of the benchmark."""
+    """Returns random ids of sources and targets, the same on both sides of the benchmark."""
     rng, words = np.random.default_rng(0), shape['model']['vocab_size']
     sizes = [(shape['rows'], shape[side]) for side in ('source', 'target')]
     pairs = [tuple(rng.integers(FIRST_WORD, words, size, np.int32) for size in sizes) for _ in range(count)]
@@ -64,10 +64,10 @@ def random_pairs(shape: dict, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
 
 
 def generate(shape: dict) -> dict:
-    """Texts of a given length from random sources, by the model of a folder."""
+    """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
     module = transformers.AutoModelForSeq2SeqLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     search = {'num_beams': shape['beams'], 'do_sample': False, 'max_new_tokens': shape['target']}
-    # Without an end symbol every text has all its tokens.
+    # Without an end symbol, every text has all its tokens.
     module.generation_config = transformers.GenerationConfig(decoder_start_token_id=0, pad_token_id=0, **search)
     sources = [source for source, _ in random_pairs(shape)]
     made: dict[int, list] = {}
@@ -82,7 +82,7 @@ def generate(shape: dict) -> dict:
 
 
 def translate(shape: dict) -> dict:
-    """All texts of a file by the model of a folder, in batches of sources of similar length."""
+    """Measures the translation of all texts of a file, in batches of sources of similar length."""
     path = Path(shape['input'])
     with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8') as file:
         texts = file.read().splitlines()
@@ -109,7 +109,7 @@ def translate(shape: dict) -> dict:
 
 
 def timed(call: Callable[[int], None], calls: int) -> dict:
-    """Seconds and CPU seconds of each call after the first."""
+    """Returns seconds and CPU seconds of each call after the first."""
     start = time.perf_counter()
     call(0)
     first, seconds, cpu_seconds = time.perf_counter() - start, [], []
@@ -122,7 +122,7 @@ def timed(call: Callable[[int], None], calls: int) -> dict:
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far; Linux counts it in KiB."""
+    """Returns the largest resident memory of this process so far, in bytes; Linux counts in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

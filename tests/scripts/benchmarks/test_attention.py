@@ -164,7 +164,7 @@ def test_a_file_without_figures_is_bad_input(text, message, tmp_path: Path, monk
         (['--lengths', '0'], 'length 0: it must be at least 1'),
         (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
         (['--output', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
-        (['--steps', '0', '--sides', 'full,sdpa'], '--steps 0 compiles alone: give --sides without peers'),
+        (['--steps', '0', '--sides', 'full,sdpa'], '--steps 0 only compiles: give --sides without peers'),
         (['--from_json', 'a.json', '--rounds', '2'], '--rounds has no effect with --from_json'),
         (['--from_json', 'a.json', '--output', 'b.json'], '--output has no effect with --from_json'),
     ],

@@ -37,7 +37,7 @@ def test_padding_beyond_the_pieces_is_not_drawn():
 
 
 def test_without_a_text_there_is_one_line():
-    with pytest.raises(InputError, match='^the model found no text'):
+    with pytest.raises(InputError, match='^the model generated no text'):
         alignment_pictures.draw_alignments([])
 
 

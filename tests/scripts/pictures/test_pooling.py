@@ -22,7 +22,7 @@ TEXT = PooledText(
 
 def test_a_page_has_all_words_and_weights():
     page = pooling_pages.page([TEXT, TEXT])
-    assert page.count('good (75.0%)') == 2 and page.count('3 more sentences are beyond') == 2
+    assert page.count('good (75.0%)') == 2 and page.count('3 more sentences are over the length limit') == 2
     assert 'title="20.00%">a&lt;b</span> <span' in page and '<span class="unread"> d e</span>' in page
     assert page.count('special 10.0%') == 2 and 'special 0.0%' not in page
     assert re.findall(r'width: ([\d.]+)%', page)[:2] == ['33.3', '100.0']

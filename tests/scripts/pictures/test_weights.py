@@ -23,7 +23,7 @@ def test_each_mechanism_has_its_picture(tmp_path: Path, capsys: pytest.CaptureFi
     draw_weights(texts, options('--length', '16')).savefig(tmp_path / 'weights.png')
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(':')[0] for line in lines] == texts
-    assert lines[1] == 'hard: 1.0 keys a query have weight'
+    assert lines[1] == 'hard: 1.0 keys per query have nonzero weight'
 
 
 def test_mechanisms_that_learn_have_theirs_as_they_begin(capsys: pytest.CaptureFixture):
@@ -33,7 +33,7 @@ def test_mechanisms_that_learn_have_theirs_as_they_begin(capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition(': ')[0] for line in lines] == texts
     is_signed = [axes.images[0].get_clim() == (-1.0, 1.0) for axes in figure.axes if axes.images]
-    assert is_signed == ['a negative one' in line for line in lines] == [True, True] + [False] * 6
+    assert is_signed == ['of them negative' in line for line in lines] == [True, True] + [False] * 6
 
 
 def test_the_score_is_what_queries_and_keys_are_compared_by():
